@@ -1,0 +1,208 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+)
+
+var (
+	// ErrBusy means that the lock is held elsewhere and fn did not run. It is a normal answer, not a failure; see
+	// [IgnoreBusy]. The error that matches it is often a [*BusyError].
+	ErrBusy = errors.New("loki: the lock is held elsewhere")
+
+	// ErrUnavailable means that no store that could have decided answered, and fn did not run.
+	ErrUnavailable = errors.New("loki: no store answered")
+
+	// ErrLockLost means that fn ran and the lock ended before fn did. One of [ErrExpired], [ErrNotHeld] and
+	// [ErrConflict] matches too.
+	ErrLockLost = errors.New("loki: the lock was lost")
+
+	// ErrExpired is a reason for [ErrLockLost]: the window in which the lease could be trusted closed before it was
+	// renewed. The last error of a store, if any, is joined.
+	ErrExpired = errors.New("loki: the lease expired")
+
+	// ErrNotHeld is a reason for [ErrLockLost]: the store said that the claim no longer holds.
+	ErrNotHeld = errors.New("loki: the store no longer holds the claim")
+
+	// ErrConflict is a reason for [ErrLockLost]: the secondary holds the key for somebody else, so the primary must
+	// have forgotten or missed that holder.
+	ErrConflict = errors.New("loki: the other store knows another holder")
+
+	// ErrClosed means that the Locker has been closed. Nothing was sent and fn did not run. It is also the cause with
+	// which Close ends a lease from [Locker.Acquire].
+	ErrClosed = errors.New("loki: the Locker is closed")
+)
+
+// IgnoreBusy returns nil if err matches [ErrBusy], else err: what a worker writes that is content to be skipped.
+//
+// A fn that returns a nested call's ErrBusy is ignored as well; [Outcome.Ran] tells the two apart.
+func IgnoreBusy(err error) error {
+	if errors.Is(err, ErrBusy) {
+		return nil
+	}
+	return err
+}
+
+// HandlerError is an error of one store, with what was asked of it. errors.As finds it, and the store's own error
+// through it, in whatever the Locker returns or reports.
+type HandlerError struct {
+	Handler string // "primary" or "secondary"
+	Op      string // "lock", "extend" or "release"
+	Key     string // the key of the claim
+	Err     error  // what the handler returned
+}
+
+func (e *HandlerError) Error() string {
+	return fmt.Sprintf("%s: %s of %q: %v", e.Handler, e.Op, e.Key, e.Err)
+}
+
+func (e *HandlerError) Unwrap() error { return e.Err }
+
+// BusyError is the [ErrBusy] of one key: errors.As finds it where the Locker, or a store, could say more.
+type BusyError struct {
+	Key string
+
+	// Holder is who holds the lock, as the store that refused told it in the same answer. Its ID is empty where the
+	// store did not tell.
+	Holder Holder
+
+	// Nested says that the caller holds this lock itself: the call was made with the ctx of a closure, or of a
+	// lease, that holds it.
+	Nested bool
+
+	// err is why a wait ended, or what made a granted claim be given back; nil otherwise.
+	err error
+}
+
+func (e *BusyError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "loki: %q is busy", e.Key)
+	switch {
+	case e.Nested:
+		b.WriteString(": this is a nested call, the lock is held by the closure that makes it")
+	case e.Holder.ID != "":
+		fmt.Fprintf(&b, ": held by %s", e.Holder.ID)
+		if !e.Holder.Since.IsZero() {
+			fmt.Fprintf(&b, " since %s", e.Holder.Since.UTC().Format("2006-01-02T15:04:05.000Z"))
+		}
+	}
+	if e.err != nil {
+		fmt.Fprintf(&b, " (%v)", e.err)
+	}
+	return b.String()
+}
+
+// Is matches [ErrBusy].
+func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+func (e *BusyError) Unwrap() error { return e.err }
+
+// lostError is the cause of a lost lease's context and what the caller gets for it.
+type lostError struct {
+	key    string
+	reason error // ErrExpired, ErrNotHeld or ErrConflict
+	err    error // what a store said last; may be nil
+}
+
+func (e *lostError) Error() string {
+	s := fmt.Sprintf("loki: the lock %q was lost while it was in use: %s", e.key, strings.TrimPrefix(e.reason.Error(), "loki: "))
+	if e.err != nil {
+		s += ": " + e.err.Error()
+	}
+	return s
+}
+
+func (e *lostError) Is(target error) bool { return target == ErrLockLost || target == e.reason }
+
+func (e *lostError) Unwrap() error { return e.err }
+
+// withFnError is what a call returns whose lock was lost: both errors, and not the same one twice.
+func (e *lostError) withFnError(fnErr error) error {
+	switch {
+	case fnErr == nil:
+		return e
+	case errors.Is(fnErr, e): // fn returned context.Cause(ctx), perhaps wrapped
+		return fnErr
+	}
+	return errors.Join(e, fnErr)
+}
+
+// unavailableError is the answer when no store decided. It matches ErrUnavailable at the top only: the mark that
+// [Unavailable] leaves inside does not, so that an outage joined to a mistake stays a mistake.
+type unavailableError struct {
+	key  string
+	errs error // one *HandlerError for each store, joined
+}
+
+func (e *unavailableError) Error() string {
+	return fmt.Sprintf("loki: %q was not run, no store answered: %s", e.key, oneLine(e.errs))
+}
+
+func (e *unavailableError) Is(target error) bool { return target == ErrUnavailable }
+
+func (e *unavailableError) Unwrap() error { return e.errs }
+
+// mistakeError is a store's refusal that retrying will not mend, with the other store's error if there was one.
+type mistakeError struct {
+	key  string
+	errs error
+}
+
+func (e *mistakeError) Error() string {
+	return fmt.Sprintf("loki: %q was not run, a store refused: %s", e.key, oneLine(e.errs))
+}
+
+func (e *mistakeError) Unwrap() error { return e.errs }
+
+// endedError is a caller's ctx that ended before the lock was taken.
+type endedError struct {
+	key   string
+	err   error // ctx.Err()
+	cause error // context.Cause(ctx)
+}
+
+func newEndedError(ctx context.Context, key string) error {
+	return &endedError{key: key, err: ctx.Err(), cause: context.Cause(ctx)}
+}
+
+func (e *endedError) Error() string {
+	s := fmt.Sprintf("loki: %q was not run, the context ended first: %v", e.key, e.err)
+	if e.cause != e.err { //nolint:errorlint // identity: context.Cause returns Err itself where there is no other cause
+		s += ": " + e.cause.Error()
+	}
+	return s
+}
+
+func (e *endedError) Unwrap() []error { return []error{e.err, e.cause} }
+
+// oneLine flattens joined errors, so that a log line stays one.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// markedUnavailable is how Unavailable marks an error. It adds no words of its own.
+type markedUnavailable struct{ error }
+
+func (m markedUnavailable) Unwrap() error { return m.error }
+
+// Unavailable marks a handler's error as "the store cannot be reached, or cannot answer now": refused, reset, timed
+// out, read-only, out of memory, failing over. Such errors, and only such, make the Locker fall back to the secondary.
+// The error's text stays as it is. Unavailable(nil) is nil.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return markedUnavailable{err}
+}
+
+// IsUnavailable reports whether the Locker takes a handler's error for an outage of its store rather than for
+// somebody's mistake: an error marked with [Unavailable], or a plain network error (any [net.Error], io.EOF,
+// io.ErrUnexpectedEOF, [net.ErrClosed], or a deadline).
+func IsUnavailable(err error) bool {
+	var marked markedUnavailable
+	var netErr net.Error
+	return errors.As(err, &marked) || errors.As(err, &netErr) || // context.DeadlineExceeded is a net.Error
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}

@@ -1,0 +1,379 @@
+package loki_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/stretchr/testify/require"
+)
+
+// foreign is a claim of somebody whom no Locker of the test knows.
+func foreign(expiry time.Duration) loki.Claim {
+	return loki.Claim{Key: "job", Token: "foreign", Expiry: expiry, Holder: "somebody else"}
+}
+
+func (s *testStore) plant(t *testing.T, c loki.Claim) {
+	t.Helper()
+	held, err := s.mem.Lock(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, held)
+}
+
+func TestScenario1_PrimaryGrantsAndTheSecondaryIsMirrored(t *testing.T) {
+	for _, mode := range []loki.MirrorMode{loki.MirrorAsync, loki.MirrorSync} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				var out loki.Outcome
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+					if mode == loki.MirrorSync {
+						require.NotEmpty(t, r.secondary.mem.HeldKeys(), "fn started before the secondary had answered")
+					}
+					synctest.Wait()
+					key, row := r.primary.held(t, "job"), r.secondary.held(t, "job")
+					require.Equal(t, key.ID, row.ID)
+					require.False(t, row.Until.After(key.Until), "the row outlives its key")
+
+					time.Sleep(25 * time.Second) // two renewals
+					synctest.Wait()
+					key, row = r.primary.held(t, "job"), r.secondary.held(t, "job")
+					require.WithinDuration(t, time.Now().Add(30*time.Second), key.Until, 10*time.Second)
+					require.Equal(t, key.Until, row.Until, "the renewal is mirrored")
+					return nil
+				}, loki.WithOutcome(&out)))
+				require.Equal(t, "primary", out.Store)
+				r.requireEmpty()
+
+				locks := append(r.primary.Calls(lokitest.OpLock), r.secondary.Calls(lokitest.OpLock)...)
+				for _, call := range locks {
+					require.Equal(t, locks[0].Claim.Token, call.Claim.Token, "one claim, one token")
+				}
+				require.Len(t, r.secondary.Calls(lokitest.OpRelease), 1)
+			})
+		})
+	}
+}
+
+func TestScenario2_BusyLeavesTheSecondaryAlone(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.primary.plant(t, foreign(time.Minute))
+		err := r.requireBusy(r.locker())
+		require.ErrorContains(t, err, "somebody else")
+		synctest.Wait()
+		require.Empty(t, r.secondary.Calls())
+	})
+}
+
+func TestScenario3_UnavailableLetsTheSecondaryDecide(t *testing.T) {
+	for _, mode := range []loki.MirrorMode{loki.MirrorAsync, loki.MirrorSync} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				a := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				b := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				r.primary.fail(errDown)
+				require.NoError(t, a.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+					err := r.requireBusy(b)
+					require.ErrorContains(t, err, r.secondary.held(t, "job").ID)
+					time.Sleep(2 * time.Minute) // renewed through the secondary
+					r.requireBusy(b)
+					return nil
+				}))
+				r.requireEmpty()
+				require.Equal(t, "secondary", r.requireRan(b).Store)
+				require.NotEmpty(t, r.events(loki.KindFellBack))
+
+				r.primary.heal()
+				require.Equal(t, "primary", r.requireRan(a).Store)
+				time.Sleep(time.Minute)
+				r.requireEmpty()
+			})
+		})
+	}
+}
+
+func TestPrimaryThatHangsIsGivenUpInTime(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.hang()
+		for _, c := range []struct {
+			expiry, deadline, want time.Duration
+		}{
+			{time.Minute, 0, loki.DefaultPrimaryTimeout},
+			{600 * time.Millisecond, 0, 200 * time.Millisecond},           // a third of the expiry
+			{time.Minute, 300 * time.Millisecond, 150 * time.Millisecond}, // half of what is left of ctx
+		} {
+			ctx := t.Context()
+			if c.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, c.deadline)
+				defer cancel()
+			}
+			var out loki.Outcome
+			require.NoError(t, l.ExecuteWithinLock(ctx, c.expiry, func(context.Context) error { return nil }, loki.WithOutcome(&out)))
+			require.Equal(t, c.want, out.Waited)
+			require.Equal(t, "secondary", out.Store)
+		}
+	})
+}
+
+func TestPrimaryLostInMidRunDoesNotInterruptTheClosure(t *testing.T) {
+	for _, mode := range []loki.MirrorMode{loki.MirrorAsync, loki.MirrorSync} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				a := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				b := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				require.NoError(t, a.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+					synctest.Wait()
+					r.primary.fail(errDown)
+					time.Sleep(2 * time.Minute)
+					require.NoError(t, ctx.Err())
+					r.requireBusy(b)
+
+					r.primary.heal()
+					time.Sleep(time.Minute)
+					require.NoError(t, ctx.Err())
+					require.NotEmpty(t, r.primary.mem.HeldKeys(), "the lease went back to the primary")
+					r.requireBusy(b)
+					return nil
+				}))
+				r.requireEmpty()
+			})
+		})
+	}
+}
+
+// The primary restarts empty and grants the key to somebody who has no row.
+func TestConflict_AsyncHolderWithoutTheRowYields(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(), r.locker()
+		require.NoError(t, a.ExecuteWithinLock(t.Context(), 30*time.Second, func(aCtx context.Context) error {
+			synctest.Wait()
+			for _, key := range r.primary.mem.HeldKeys() {
+				require.NoError(t, r.primary.mem.Release(t.Context(), loki.Claim{Key: key, Token: r.primary.Calls(lokitest.OpLock)[0].Claim.Token}))
+			}
+			start := time.Now()
+			err := b.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			require.ErrorIs(t, err, loki.ErrLockLost)
+			require.ErrorIs(t, err, loki.ErrConflict)
+			require.GreaterOrEqual(t, time.Since(start), loki.MirrorGrace)
+			require.Less(t, time.Since(start), loki.MirrorGrace+100*time.Millisecond)
+			require.Empty(t, r.primary.mem.HeldKeys(), "who yields releases the primary")
+			require.NotEmpty(t, r.events(loki.KindConflict))
+
+			err = r.requireBusy(b) // now in sync order: fn does not even start
+			require.ErrorContains(t, err, "the primary does not know")
+
+			time.Sleep(time.Minute)
+			require.NoError(t, aCtx.Err(), "who holds the row goes on")
+			require.NotEmpty(t, r.primary.mem.HeldKeys(), "and takes the primary again")
+			return nil
+		}))
+		r.requireEmpty()
+		r.requireRan(b)
+	})
+}
+
+func TestConflict_AsyncClosureThatEndsWhileItsWriteIsRefused(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.secondary.plant(t, foreign(time.Minute))
+		l := r.locker()
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			synctest.Wait()
+			return errFn
+		})
+		require.ErrorIs(t, err, loki.ErrLockLost)
+		require.ErrorIs(t, err, loki.ErrConflict)
+		require.ErrorIs(t, err, errFn)
+		require.Equal(t, "foreign", r.requireForeign().Token)
+	})
+}
+
+// requireForeign checks that the planted row is untouched.
+func (r *rig) requireForeign() loki.Claim {
+	r.t.Helper()
+	require.Equal(r.t, "somebody else", r.secondary.held(r.t, "job").ID)
+	return foreign(0)
+}
+
+func TestConflict_SyncIsBusyAndFnNeverRuns(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.secondary.plant(t, foreign(time.Minute))
+		l := r.locker(inSync)
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
+		require.ErrorIs(t, err, loki.ErrBusy)
+		require.ErrorContains(t, err, "somebody else")
+		require.Empty(t, r.primary.mem.HeldKeys(), "who yields releases the primary before it says so")
+		r.requireForeign()
+	})
+}
+
+func TestConflict_AReleaseOnItsWayIsWaitedFor(t *testing.T) {
+	for _, mode := range []loki.MirrorMode{loki.MirrorAsync, loki.MirrorSync} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				r.secondary.plant(t, foreign(loki.MirrorGrace/2)) // gone within the grace
+				l := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+					time.Sleep(time.Second)
+					require.NotEqual(t, "somebody else", r.secondary.held(t, "job").ID)
+					return ctx.Err()
+				}))
+			})
+		})
+	}
+}
+
+// A process releases the primary and dies before its row is released.
+func TestRowOfADeadProcessIsSuperseded(t *testing.T) {
+	for _, mode := range []loki.MirrorMode{loki.MirrorAsync, loki.MirrorSync} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				dead := foreign(time.Hour)
+				r.primary.plant(t, dead)
+				r.secondary.plant(t, dead)
+				dead.Mirrored = true
+				require.NoError(t, r.primary.mem.Release(t.Context(), dead))
+
+				l := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+					synctest.Wait()
+					require.NotEqual(t, "somebody else", r.secondary.held(t, "job").ID)
+					return nil
+				}))
+				require.Empty(t, r.events(loki.KindConflict))
+				r.requireEmpty()
+			})
+		})
+	}
+}
+
+func TestSync_NothingRunsWithoutTheSecondary(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(inSync)
+		r.secondary.fail(errDown)
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
+		require.ErrorIs(t, err, loki.ErrUnavailable)
+		require.Equal(t, []string{"secondary"}, handlersIn(err))
+
+		noTable := errors.New("invalid object name")
+		r.secondary.fail(noTable)
+		err = l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
+		require.ErrorIs(t, err, noTable)
+		require.NotErrorIs(t, err, loki.ErrUnavailable)
+		r.requireEmpty()
+	})
+}
+
+func TestSync_ARowThatCannotBeRenewedEndsTheLease(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(inSync)
+		start := time.Now()
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+			r.secondary.fail(errDown)
+			<-ctx.Done()
+			return nil
+		})
+		require.ErrorIs(t, err, loki.ErrLockLost)
+		require.ErrorIs(t, err, loki.ErrExpired)
+		require.LessOrEqual(t, time.Since(start), 30*time.Second-loki.Margin(30*time.Second))
+	})
+}
+
+func TestSync_FenceIsTheSecondarys(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		high := foreign(time.Minute)
+		high.Fence = 1 << 60
+		r.secondary.plant(t, high)
+		require.NoError(t, r.secondary.mem.Release(t.Context(), high))
+		require.Greater(t, r.requireRan(r.locker(inSync)).Fence, high.Fence)
+	})
+}
+
+func TestAsync_RunsOnThePrimaryAloneAndTheWriteStaysDue(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.secondary.fail(errDown)
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+			time.Sleep(5 * time.Second)
+			require.Empty(t, r.secondary.mem.HeldKeys())
+			r.secondary.heal()
+			time.Sleep(10 * time.Second)
+			require.NotEmpty(t, r.secondary.mem.HeldKeys(), "the write was given up")
+			return ctx.Err()
+		}))
+		require.Len(t, r.events(loki.KindMirrorFailed), 1, "one outage, one event")
+		r.requireEmpty()
+	})
+}
+
+func TestAsync_AfterAnOutageAKeyIsAcquiredInSyncOrder(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.fail(errDown)
+		r.requireRan(l)
+		r.primary.heal()
+		r.secondary.plant(t, foreign(time.Minute)) // somebody fell back while the primary was down
+
+		r.requireBusy(l)
+		require.NoError(t, r.secondary.mem.Release(t.Context(), foreign(0)))
+		r.requireRan(l)
+
+		r.secondary.plant(t, foreign(time.Minute))
+		ran := false
+		_ = l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { ran = true; return nil })
+		require.True(t, ran, "one mirror write has succeeded, so the next closure starts at once")
+	})
+}
+
+func TestMirror_ClosureThatEndsBeforeItsWriteBeganNeedsNone(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		// The first write of the key keeps its lane busy, so that those of the next closures cannot begin.
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: time.Second}})
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { synctest.Wait(); return nil }))
+		for range 5 {
+			r.requireRan(l)
+		}
+		time.Sleep(2 * time.Second)
+		r.requireEmpty()
+		require.Len(t, r.secondary.Calls(lokitest.OpLock), 1)
+		require.Len(t, r.secondary.Calls(lokitest.OpRelease), 1)
+	})
+}
+
+func TestMirror_OrderPerKey(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		for range 20 {
+			r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 30 * time.Millisecond}})
+			r.secondary.faults.Next(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 10 * time.Millisecond}})
+			require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { time.Sleep(20 * time.Millisecond); return nil }))
+		}
+		time.Sleep(5 * time.Second)
+		r.requireEmpty()
+		calls := r.secondary.Calls()
+		for i, call := range calls[1:] {
+			require.False(t, call.Start.Before(calls[i].End), "%v was sent before %v had returned", call, calls[i])
+		}
+		require.Empty(t, r.events(loki.KindConflict))
+	})
+}
+
+func TestMirror_PanicsAreErrorsAndEvents(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Panic: "driver bug"})
+		r.requireRan(l)
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error { synctest.Wait(); return ctx.Err() }))
+		require.NotEmpty(t, r.events(loki.KindPanic))
+		require.ErrorContains(t, r.events(loki.KindPanic)[0].Err, "driver bug")
+	})
+}

@@ -1,0 +1,240 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The pauses between two tries of a waiter, which are jittered by a quarter: the first, and the longest it grows to.
+const (
+	firstPollPause = 10 * time.Millisecond
+	maxPollPause   = 250 * time.Millisecond
+)
+
+// gate knows which keys this Locker holds, so that these are busy without a round trip, and keeps the Locker's waiters
+// for one key in line, so that only the first of them asks the store.
+//
+// It grants nothing: the store's answer to a token is what makes a holder. Callers that do not wait ask the store side
+// by side; to make one of them wait for another's answer would only add that one's bad luck to its own.
+type gate struct {
+	mu   sync.Mutex // guards what follows; never held while a handler is called
+	keys map[string]*gateKey
+}
+
+// gateKey exists while its key is held or waited for.
+type gateKey struct {
+	holder  *Lease     // the lease that holds, or that held and whose minimum hold is not over
+	waiters []*waiter  // in order; the first one asks
+	told    *BusyError // what a store last told a waiter
+}
+
+// waiter is one caller in line.
+type waiter struct {
+	// turn tells the first in line that the key may be free, or anyone that no store answers. It holds one message,
+	// and a second one adds nothing: a waiter looks again before it sleeps.
+	turn chan error
+}
+
+func newGate() *gate { return &gate{keys: make(map[string]*gateKey)} }
+
+// at returns the key's entry, making one if need be. It is called with mu held.
+func (g *gate) at(key string) *gateKey {
+	k := g.keys[key]
+	if k == nil {
+		k = &gateKey{}
+		g.keys[key] = k
+	}
+	return k
+}
+
+// tidy forgets a key of which there is nothing to know. It is called with mu held.
+func (g *gate) tidy(key string, k *gateKey) {
+	if k.holder == nil && len(k.waiters) == 0 {
+		delete(g.keys, key)
+	}
+}
+
+// busy reports whether this Locker holds key, or keeps it for a minimum hold.
+func (g *gate) busy(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	return k != nil && k.holder != nil
+}
+
+// hold makes ls the holder. It may take the place of one whose lease was lost in the stores but not yet ended here.
+func (g *gate) hold(ls *Lease) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.at(ls.claim.Key)
+	k.holder = ls
+}
+
+// free ends the hold of ls, if it is the holder; not before keep, if that is in the future.
+func (g *gate) free(ls *Lease, keep time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[ls.claim.Key]
+	if k == nil || k.holder != ls {
+		return
+	}
+	if left := time.Until(keep); !keep.IsZero() && left > 0 {
+		time.AfterFunc(left, func() { g.free(ls, time.Time{}) })
+		return
+	}
+	k.holder = nil
+	k.wake()
+	g.tidy(ls.claim.Key, k)
+}
+
+// wake is called with mu held.
+func (k *gateKey) wake() {
+	if k.holder == nil && len(k.waiters) > 0 {
+		k.waiters[0].tell(nil)
+	}
+}
+
+func (w *waiter) tell(err error) {
+	select {
+	case w.turn <- err:
+	default:
+	}
+}
+
+// join puts a caller in line.
+func (g *gate) join(key string) *waiter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := &waiter{turn: make(chan error, 1)}
+	k := g.at(key)
+	k.waiters = append(k.waiters, w)
+	k.wake()
+	return w
+}
+
+// leave takes a caller out of the line. If its wait ended because no store answers, the others hear of it as well:
+// else each would find out by itself, one timeout after the other.
+func (g *gate) leave(key string, w *waiter, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	i := slices.Index(k.waiters, w)
+	k.waiters = slices.Delete(k.waiters, i, i+1)
+	if errors.Is(err, ErrUnavailable) {
+		for _, other := range k.waiters {
+			select {
+			case <-other.turn: // the worse news counts
+			default:
+			}
+			other.tell(err)
+		}
+	} else if i == 0 {
+		k.wake()
+	}
+	g.tidy(key, k)
+}
+
+// answered notes what a store told the first in line, for those behind it.
+func (g *gate) answered(key string, busy *BusyError) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.keys[key].told = busy
+}
+
+// told is what is known of the holder of a key that has waiters: nil if nothing is.
+func (g *gate) told(key string) *BusyError {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	if k.holder != nil {
+		return &BusyError{Key: key, Holder: Holder{ID: k.holder.claim.Holder}}
+	}
+	return k.told
+}
+
+// wait asks the stores for the lock until they grant it, ctx or the limit ends, or no store answers.
+func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
+	w := l.gate.join(r.key)
+	defer func() { l.gate.leave(r.key, w, err) }()
+
+	var limit <-chan time.Time
+	if !r.limit.IsZero() {
+		timer := time.NewTimer(time.Until(r.limit))
+		defer timer.Stop()
+		limit = timer.C
+	}
+	poll := time.NewTimer(0) // set while this caller is the first in line and the store has said busy
+	poll.Stop()
+	defer poll.Stop()
+	for pause := firstPollPause; ; {
+		select {
+		case err := <-w.turn:
+			if err != nil {
+				return nil, err
+			}
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil, l.waitOver(r.key, newEndedError(ctx, r.key))
+		case <-limit:
+			return nil, l.waitOver(r.key, nil)
+		case <-l.closing:
+			return nil, ErrClosed
+		}
+		if l.gate.busy(r.key) {
+			continue // the end of that hold is the next turn
+		}
+		ls, err := l.ask(ctx, r)
+		var busy *BusyError
+		switch {
+		case err == nil:
+			l.hold(ls) // before the line moves on
+			return ls, nil
+		case errors.As(err, &busy):
+			l.gate.answered(r.key, busy)
+		case ctx.Err() != nil:
+			return nil, l.waitOver(r.key, err)
+		case limit != nil && !time.Now().Before(r.limit) && l.gate.told(r.key) != nil:
+			return nil, l.waitOver(r.key, nil) // the limit cut the last try short; an earlier one was answered
+		default:
+			return nil, err
+		}
+		poll.Reset(pause + rand.N(pause/4))
+		pause = min(pause*3/2, maxPollPause)
+	}
+}
+
+// waitOver is what a wait comes to that was not granted: busy if anybody was told so, and why it ended.
+func (l *Locker) waitOver(key string, ended error) error {
+	told := l.gate.told(key)
+	switch {
+	case told != nil && ended == nil:
+		ended = errWaitOver
+		fallthrough
+	case told != nil:
+		return &BusyError{Key: key, Holder: told.Holder, err: ended}
+	case ended != nil:
+		return ended
+	}
+	return &unavailableError{key: key, errs: errUnanswered}
+}
+
+var (
+	errWaitOver   = errors.New("the limit of the wait is over")
+	errUnanswered = errors.New("the limit of the wait is over, and no store had answered by then")
+)
+
+// sleep reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,129 @@
+package loki
+
+import (
+	"context"
+	"time"
+)
+
+// LockHandler is a store that can hold locks, told in two methods.
+//
+// It is a plain try-lock: it does not wait for a lock, log, or know of another handler; the [Locker] does all of that.
+// It is not for data: whatever else the store keeps is none of its business. The suite in package lokitest says
+// whether an implementation is right, clause by clause.
+//
+// Both methods are called by many goroutines at once, also for the same key. They should honour ctx; one that does not
+// is left behind when its time is up (see [Config.PrimaryTimeout]), and the number of calls left behind is bounded by
+// [MaxAbandonedCalls].
+//
+// An error that means "the store cannot be reached, or cannot answer now" should be wrapped with [Unavailable]; any
+// other error is taken for somebody's mistake and goes to the caller as it is. See [IsUnavailable].
+//
+// What more a store can do it says with capabilities: [Granter], [Extender], [Inspector], [Validator]. Each is an
+// interface of one method, found by type. A decorator that has a capability's method but whose inner handler does not
+// returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
+type LockHandler interface {
+	// Lock tries once, without waiting, to record c.
+	//
+	//	true,  nil  c.Token holds c.Key for at least c.Expiry, counted from the moment of the call
+	//	false, nil  another token holds it: an answer, not a failure
+	//	_,     err  unknown: c may or may not be recorded
+	//
+	// Lock of a claim that already holds succeeds and starts its expiry anew, so a repeated call is safe. The new
+	// expiry may be shorter than what was left.
+	Lock(ctx context.Context, c Claim) (bool, error)
+
+	// Release forgets c if, and only if, c.Token still holds c.Key. Releasing what is not held is no error.
+	Release(ctx context.Context, c Claim) error
+}
+
+// Claim is what a handler is asked to record: one acquisition of one lock. The [Locker] mints it, once for each
+// acquisition; a handler stores Key verbatim, or in a form from which no two keys can collide.
+type Claim struct {
+	// Key names the lock: the service key, or "service/resource". In each part "/" and "%" are percent-encoded, so
+	// that two different pairs never meet. At most [MaxKeyLength] UTF-16 units.
+	Key string
+
+	// Token is unique to this acquisition: 128 random bits in hexadecimal. Only its bearer may renew or release.
+	Token string
+
+	// Expiry is how long the store keeps the claim if nobody renews it, to the millisecond, rounded up. Always
+	// positive.
+	Expiry time.Duration
+
+	// Holder says who this is, for people who look: host and process. It identifies nothing; Token does.
+	Holder string
+
+	// Fence is a floor for stores that issue fences: the fence issued for this claim is at least this. Zero where no
+	// store has issued one yet.
+	Fence int64
+
+	// Mirrored says that another store may know this claim too. A store that can remember the last released token
+	// ([Grant.Released]) need do so only for mirrored claims, for Expiry.
+	Mirrored bool
+
+	// Supersedes, if not empty, is the token of a claim that is known to be over: a record of it under Key is
+	// replaced as if it had expired.
+	Supersedes string
+}
+
+// Grant is the answer to a claim in full.
+type Grant struct {
+	// Held is what [LockHandler.Lock] would have returned.
+	Held bool
+
+	// Fence is the number issued for the claim, if Held: for one key larger than every fence issued before, at least
+	// [Claim.Fence], and the same again when the same claim is granted again. Zero where the store issues none.
+	Fence int64
+
+	// HeldBy says who holds the key, if not Held, as far as the store knows.
+	HeldBy Holder
+
+	// Released is the token last released on this key, if the store still remembers it, else empty. Only a mirrored
+	// claim's token has to be remembered, for that claim's expiry.
+	Released string
+}
+
+// Holder is who holds a lock, as a store tells it.
+type Holder struct {
+	// ID is the [Claim.Holder] of the claim that holds.
+	ID string
+
+	// Since and Until are the times of the claim's first grant and of its expiry, by the store's clock. Zero where
+	// the store does not know.
+	Since, Until time.Time
+}
+
+// Granter is the capability to answer Lock in full, in the same single round trip. Grant follows every rule of
+// [LockHandler.Lock].
+//
+// Without it there is no fence, no name in the busy error, and a record left in the secondary by a process that died
+// is respected until it expires.
+type Granter interface {
+	Grant(ctx context.Context, c Claim) (Grant, error)
+}
+
+// Extender is the capability to renew a claim without ever taking it anew.
+//
+//	true,  nil  c.Token held c.Key and holds it for c.Expiry from the moment of the call (shorter or longer than before)
+//	false, nil  c.Token does not hold c.Key; nothing was changed
+//	_,     err  unknown
+//
+// Without it the Locker renews with Lock, inside the lease's window only.
+type Extender interface {
+	Extend(ctx context.Context, c Claim) (held bool, err error)
+}
+
+// Inspector is the capability to say who holds a key, for people and tools that look. False means that nobody does.
+//
+// The Locker itself never asks: what it tells may be over by the time it is read. Without it a person reads the store.
+type Inspector interface {
+	Inspect(ctx context.Context, key string) (Holder, bool, error)
+}
+
+// Validator is the capability to say, before anything is sent, what is wrong with the way a handler was put together.
+// Build and New call it once and return its error among the others.
+//
+// Without it such a mistake shows at the first call.
+type Validator interface {
+	Validate() error
+}

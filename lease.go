@@ -1,0 +1,315 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// MarginFraction and MinMargin make the margin: see [Margin].
+	MarginFraction = 20
+	MinMargin      = time.Millisecond
+
+	// RenewalFraction is how many times within its expiry a lease is renewed: two renewals in a row may fail before
+	// the third has to succeed.
+	RenewalFraction = 3
+)
+
+// Margin is the part of an expiry in which a lease is no longer trusted although the store may still hold it: a
+// twentieth of the expiry, at least a millisecond. It covers clocks that run at different rates and the time between
+// the end of the lease and the moment fn notices.
+func Margin(expiry time.Duration) time.Duration { return max(expiry/MarginFraction, MinMargin) }
+
+// windowEnd is until when a lease may be trusted that a store has confirmed: counted from before the request was sent,
+// because the store starts the expiry at some moment after that. The monotonic clock of sent carries over.
+func windowEnd(sent time.Time, expiry time.Duration) time.Time {
+	return sent.Add(expiry - Margin(expiry))
+}
+
+// Lease is a lock that is held. It is renewed until it is released, its parent context ends, or it is lost; then its
+// context ends, and the cause says why.
+//
+// A Lease may be used by several goroutines at once.
+type Lease struct {
+	locker  *Locker
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	parent  *Lease // the lease in whose context this one was acquired, if any
+	claim   Claim  // as minted, with the fence it was granted
+	store   string // who granted it
+	closure bool   // it belongs to a closure and ends with it
+	renewal bool
+	keep    time.Time // the minimum hold: not released before this
+	// supersedes is the token that the primary has seen released last, whose row in the secondary may be replaced.
+	supersedes string
+
+	mu        sync.Mutex // guards what follows; never held while a handler, an observer or fn is called
+	lives     string     // the store that last confirmed it
+	end       time.Time  // until when it is trusted
+	confirmed time.Time  // when the request that last confirmed it was sent
+	primary   record
+	secondary record
+	ended     bool // released or lost
+	lost      *lostError
+	failing   error // of the renewals that failed since the last one that did not
+	window    *time.Timer
+	renewer   *time.Timer
+	renewing  chan struct{} // not nil while a renewal is under way; closed when it has noted its outcome
+	abort     context.CancelFunc
+	mirroring mirrorState
+	settled   chan struct{} // closed when the first attempt of every release that is waited for has returned
+}
+
+// record is what is known of a lease's claim in one store.
+type record struct {
+	may     bool            // a request to record it was sent: it has to be released there
+	unsure  bool            // the outcome of such a request is not known
+	stands  bool            // the store's latest answer was that it holds
+	until   time.Time       // the end of that answer's window
+	forgets time.Time       // from when on the store has forgotten it by itself, whatever happened
+	left    <-chan struct{} // the latest request that was left behind, closed when it has returned
+}
+
+// note takes an answer to a request that may have recorded the claim for expiry, or only extended it: then there is
+// nothing unsure about a failure, since what is extended was recorded before.
+func (r *record) note(a answer, expiry time.Duration) {
+	switch {
+	case a.err != nil:
+		r.may, r.unsure = r.may || a.records, r.unsure || a.records
+	case a.Held:
+		r.may, r.stands, r.until = true, true, windowEnd(a.sent, expiry)
+	default:
+		r.stands = false
+		return
+	}
+	if forgets := time.Now().Add(expiry); forgets.After(r.forgets) {
+		r.forgets = forgets
+	}
+	if a.left != nil && a.records {
+		r.left = a.left
+	}
+}
+
+type leaseKey struct{}
+
+// LeaseFromContext returns the lease that ctx belongs to: inside a closure, its own. It is how a closure gets at the
+// fence to hand to the data it guards.
+func LeaseFromContext(ctx context.Context) (*Lease, bool) {
+	ls, ok := ctx.Value(leaseKey{}).(*Lease)
+	return ls, ok
+}
+
+// Context is the parent that was given to [Locker.Acquire], ending earlier if the lease does: with a cause that matches
+// [ErrLockLost] when it was lost, [ErrClosed] when the Locker was closed, context.Canceled when it was released.
+func (ls *Lease) Context() context.Context { return ls.ctx }
+
+// Key is the key of the lock as the stores know it.
+func (ls *Lease) Key() string { return ls.claim.Key }
+
+// Fence is the number that the store issued for this lease, larger than that of every earlier lease on the key which
+// that store has granted; 0 where the store issues none. A store of data that refuses writes carrying a fence smaller
+// than the largest it has seen is safe from a holder that has lost its lock without noticing yet.
+func (ls *Lease) Fence() int64 { return ls.claim.Fence }
+
+// Release gives the lock back, and waits for the stores' answer as long as ctx lasts; retries go on in the background
+// until the claim has expired. It returns an error that matches [ErrLockLost] if the lock had been lost before, nil if
+// it was held until now. Further calls do nothing and return the same.
+//
+// The lease of a closure ends with the closure: releasing it returns an error and does nothing.
+func (ls *Lease) Release(ctx context.Context) error {
+	if ls.closure {
+		return errors.New("loki: this lease belongs to a closure and is released when that returns")
+	}
+	if ctx == nil {
+		return errNilContext
+	}
+	ls.finish(nil)
+	select {
+	case <-ls.settled:
+	case <-ctx.Done():
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.lost != nil {
+		return ls.lost
+	}
+	return nil
+}
+
+// start begins the lease's life: from here on its window closes by itself. It reports false, and starts nothing, if
+// the lease is over already.
+func (ls *Lease) start() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	now := time.Now()
+	if !now.Before(ls.end) {
+		return false
+	}
+	ls.window = time.AfterFunc(ls.end.Sub(now), ls.checkWindow)
+	if ls.renewal {
+		ls.renewer = time.AfterFunc(ls.confirmed.Add(ls.claim.Expiry/RenewalFraction).Sub(now), ls.renew)
+	}
+	return true
+}
+
+// started is called with ls.mu held.
+func (ls *Lease) started() bool { return ls.window != nil }
+
+// checkWindow is the timer of the window. A renewal moves the end without touching the timer, which is set anew here:
+// a timer reset on every renewal could be beaten by one that has fired already.
+func (ls *Lease) checkWindow() {
+	ls.mu.Lock()
+	left := time.Until(ls.end)
+	if ls.ended || left > 0 {
+		if !ls.ended {
+			ls.window.Reset(left)
+		}
+		ls.mu.Unlock()
+		return
+	}
+	failing := ls.failing
+	ls.mu.Unlock()
+	ls.lose(ErrExpired, failing)
+}
+
+// verdict is what a round of renewal came to.
+type verdict struct {
+	store  string    // confirmed: by whom
+	sent   time.Time // confirmed: when the request was sent
+	end    time.Time // confirmed: the new end of the window; zero if not confirmed
+	reason error     // final: why the lease is lost; nil if it is not
+	err    error     // what a store said; transient where there is no reason
+}
+
+// renew is the timer of the renewal. Only one runs at a time: the next is set when it is over.
+func (ls *Lease) renew() {
+	ls.mu.Lock()
+	if ls.ended || ls.ctx.Err() != nil { // who has ended the lease's context wants it no more
+		ls.mu.Unlock()
+		return
+	}
+	end := ls.end
+	if !time.Now().Before(end) { // the process was stopped, or starved, past the window
+		failing := ls.failing
+		ls.mu.Unlock()
+		ls.lose(ErrExpired, failing)
+		return
+	}
+	ctx, abort := context.WithDeadline(ls.ctx, end)
+	defer abort()
+	ls.abort, ls.renewing = abort, make(chan struct{})
+	ls.mu.Unlock()
+
+	v := ls.locker.renew(ctx, ls)
+
+	ls.mu.Lock()
+	close(ls.renewing)
+	ls.renewing = nil
+	if ls.ended || ls.ctx.Err() != nil {
+		ls.mu.Unlock()
+		return
+	}
+	if v.reason != nil {
+		ls.mu.Unlock()
+		ls.lose(v.reason, v.err)
+		return
+	}
+	var pause time.Duration
+	firstFailure := false
+	if v.end.IsZero() {
+		firstFailure, ls.failing = ls.failing == nil, v.err
+		pause = retryPause(time.Until(ls.end), ls.claim.Expiry)
+	} else {
+		ls.lives, ls.end, ls.confirmed, ls.failing = v.store, v.end, v.sent, nil
+		pause = time.Until(v.sent.Add(ls.claim.Expiry / RenewalFraction))
+	}
+	ls.renewer.Reset(max(pause, 0))
+	ls.mu.Unlock()
+	if firstFailure {
+		ls.locker.events.emit(ls.ctx, Event{Kind: KindRenewFailed, Op: opExtend, Key: ls.claim.Key, Err: v.err})
+	}
+}
+
+// retryPause is shorter the nearer the end is, so that a passing failure is survived, and never so short that a dead
+// store is flooded: some ten attempts in a window.
+func retryPause(left, expiry time.Duration) time.Duration {
+	return max(left/4, expiry/MarginFraction, time.Millisecond)
+}
+
+// lose ends the lease because its lock is gone, and lets go whatever is left of it in the stores.
+func (ls *Lease) lose(reason, err error) {
+	lost := &lostError{key: ls.claim.Key, reason: reason, err: err}
+	if ls.endWith(lost, lost) {
+		ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
+		ls.locker.settle(ls)
+	}
+}
+
+// finish ends the lease because it is no longer needed: cause is what its context ends with, nil for context.Canceled.
+// If it turns out to be lost instead, ls.lost says so. It does not wait for the stores.
+func (ls *Lease) finish(cause error) {
+	var lost *lostError
+	ls.mu.Lock()
+	switch {
+	case ls.ended:
+		ls.mu.Unlock()
+		return
+	case !time.Now().Before(ls.end): // the timer is about to say so
+		lost = &lostError{key: ls.claim.Key, reason: ErrExpired, err: ls.failing}
+	case !ls.mirroring.refused.IsZero():
+		lost = &lostError{key: ls.claim.Key, reason: ErrConflict}
+	}
+	ls.mu.Unlock()
+	if lost != nil {
+		cause = lost
+	}
+	if ls.endWith(lost, cause) {
+		if lost != nil {
+			ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
+		}
+		ls.locker.settle(ls)
+	}
+}
+
+// endWith makes the lease end, once: it reports false if it had ended before. Nothing is renewed or mirrored after it,
+// and what is under way is called off.
+func (ls *Lease) endWith(lost *lostError, cause error) bool {
+	ls.mu.Lock()
+	if ls.ended {
+		ls.mu.Unlock()
+		return false
+	}
+	ls.ended, ls.lost = true, lost
+	ls.window.Stop()
+	if ls.renewer != nil {
+		ls.renewer.Stop()
+	}
+	if ls.abort != nil {
+		ls.abort()
+	}
+	ls.mirroring.stop()
+	keep := ls.keep
+	if lost != nil {
+		keep = time.Time{}
+	}
+	ls.mu.Unlock()
+	ls.cancel(cause)
+	ls.locker.gate.free(ls, keep)
+	ls.locker.forget(ls)
+	return true
+}
+
+// holds reports whether key is held by ls or by a lease in whose context ls was acquired.
+func (ls *Lease) holds(l *Locker, key string) bool {
+	for ; ls != nil; ls = ls.parent {
+		if ls.locker == l && ls.claim.Key == key {
+			ls.mu.Lock()
+			ended := ls.ended
+			ls.mu.Unlock()
+			return !ended
+		}
+	}
+	return false
+}

@@ -1,0 +1,337 @@
+package loki
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Locker runs closures under a lock that instances on many machines share. Make one with [Builder.Build] or [New] and
+// keep it as long as the service runs; it may be used by any number of goroutines at once. It closes nothing that it
+// did not open: the handlers and their clients belong to the caller.
+type Locker struct {
+	serviceKey string
+	mode       MirrorMode
+	holder     string
+	primary    *store
+	secondary  *store // nil if there is none
+	events     *observer
+
+	gate            *gate
+	mirror          *mirror
+	doubts          doubts
+	calls           tally // running calls and closures
+	background      tally // first attempts that somebody may want to wait for
+	pendingReleases atomic.Int64
+
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	closing chan struct{}       // closed when closed becomes true
+	leases  map[*Lease]struct{} // from Acquire, which Close has to end
+}
+
+var (
+	errNilContext = errors.New("loki: the context is nil: pass context.Background() if there is no other")
+	errNoLocker   = errors.New("loki: this Locker was not made by Build or New")
+	errNilClosure = errors.New("loki: there is nothing to run: fn is nil")
+)
+
+// New returns a Locker made of c, or an error that joins a sentence for every mistake in it. Nothing is sent to the
+// stores: one that is down does not keep a service from starting.
+func New(c Config) (*Locker, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	events := &observer{observe: c.Observer}
+	return &Locker{
+		serviceKey: encodePart(c.ServiceKey),
+		mode:       c.Mirror,
+		holder:     processName(),
+		primary:    newStore(primaryName, c.Primary, c.PrimaryTimeout, DefaultPrimaryTimeout, events),
+		secondary:  newStore(secondaryName, c.Secondary, c.SecondaryTimeout, DefaultSecondaryTimeout, events),
+		events:     events,
+		gate:       newGate(),
+		mirror:     newMirror(),
+		closing:    make(chan struct{}),
+		leases:     make(map[*Lease]struct{}),
+	}, nil
+}
+
+// processName is what people see as the holder.
+var processName = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s (pid %d)", host, os.Getpid())
+})
+
+// newToken returns 128 random bits.
+func newToken() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails: it ends the process rather than return too little
+	return hex.EncodeToString(b[:])
+}
+
+// ExecuteWithinLock runs fn while holding the lock, on the caller's goroutine, at most once. If the lock is held
+// elsewhere fn is skipped and the error matches [ErrBusy]; the package comment has the table of all outcomes.
+//
+// expiry, between [MinExpiry] and [MaxExpiry], is how long others wait after a crash of this process, not how long fn
+// may run: the lock is renewed while fn runs. fn's context ends, with a cause that matches [ErrLockLost], the moment
+// the lock is lost; it ends like ctx when ctx does, and then the lock is no longer renewed.
+//
+// When fn has returned, or has panicked or called runtime.Goexit, the lock is released. A panic goes on; nothing
+// recovers it.
+func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn func(context.Context) error, opts ...Option) (err error) {
+	if fn == nil {
+		return errNilClosure
+	}
+	ls, o, err := l.acquire(ctx, expiry, opts, true)
+	if err != nil {
+		return err
+	}
+	defer l.calls.add(-1)
+	if o.outcome != nil {
+		o.outcome.Ran = true
+	}
+	// Deferred, not called after fn: also a panic or a Goexit gives the lock back.
+	defer func() {
+		ls.finish(nil)
+		<-ls.settled
+		ls.mu.Lock()
+		lost := ls.lost
+		ls.mu.Unlock()
+		if lost != nil {
+			err = lost.withFnError(err)
+		}
+	}()
+	return fn(ls.ctx)
+}
+
+// Execute is [Locker.ExecuteWithinLock] for a fn with a result. Where the error says that fn did not run, the result
+// is zero; else it is what fn returned.
+func Execute[T any](ctx context.Context, l *Locker, expiry time.Duration, fn func(context.Context) (T, error), opts ...Option) (T, error) {
+	var result T
+	if fn == nil {
+		return result, errNilClosure
+	}
+	err := l.ExecuteWithinLock(ctx, expiry, func(ctx context.Context) (err error) {
+		result, err = fn(ctx)
+		return err
+	}, opts...)
+	return result, err
+}
+
+// Acquire takes the lock without a closure, for code that cannot be one, such as the lock interface of a scheduler. It
+// returns the errors of ExecuteWithinLock that say "fn did not run". The lease is renewed until [Lease.Release] is
+// called, ctx ends, it is lost, or the Locker is closed: whoever calls Acquire calls Release.
+func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Option) (*Lease, error) {
+	ls, o, err := l.acquire(ctx, expiry, opts, false)
+	if err != nil {
+		return nil, err
+	}
+	defer l.calls.add(-1)
+	if o.outcome != nil {
+		o.outcome.Ran = true
+	}
+	l.mu.Lock()
+	closed := l.closed
+	l.leases[ls] = struct{}{}
+	l.mu.Unlock()
+	if closed {
+		ls.finish(ErrClosed)
+		l.forget(ls)
+		return nil, ErrClosed
+	}
+	ls.mu.Lock()
+	ended := ls.ended
+	ls.mu.Unlock()
+	if ended { // lost before it was on the list
+		l.forget(ls)
+	}
+	return ls, nil
+}
+
+// acquire is what every entry point does first. If it returns a lease, the caller takes one from l.calls when done.
+func (l *Locker) acquire(ctx context.Context, expiry time.Duration, opts []Option, closure bool) (*Lease, options, error) {
+	start := time.Now()
+	if l == nil || l.primary == nil {
+		return nil, options{}, errNoLocker
+	}
+	o, err := newOptions(opts)
+	if o.outcome != nil {
+		*o.outcome = Outcome{}
+	}
+	if err != nil {
+		return nil, o, err
+	}
+	if ctx == nil {
+		return nil, o, errNilContext
+	}
+	if err := validateExpiry(expiry); err != nil {
+		return nil, o, err
+	}
+	r := request{key: l.serviceKey, expiry: expiry, minHold: o.minHold, renewal: !o.noRenewal, closure: closure}
+	if o.hasResource {
+		r.key += "/" + encodePart(o.resource)
+		if err := validateLength(r.key); err != nil {
+			return nil, o, err
+		}
+	}
+	if o.wait > 0 && o.wait <= MaxExpiry {
+		r.limit = start.Add(o.wait)
+	}
+	if !l.enter() {
+		return nil, o, ErrClosed
+	}
+	ls, err := l.take(ctx, r, o.wait > 0)
+	if o.outcome != nil {
+		o.outcome.Key, o.outcome.Waited = r.key, time.Since(start)
+		if ls != nil {
+			o.outcome.Store, o.outcome.Fence = ls.store, ls.claim.Fence
+		}
+	}
+	l.report(ctx, r.key, ls, start, err)
+	if err != nil {
+		l.calls.add(-1)
+		return nil, o, err
+	}
+	return ls, o, nil
+}
+
+// take gets the lock, waiting for it if wait says so.
+func (l *Locker) take(ctx context.Context, r request, wait bool) (*Lease, error) {
+	if ctx.Err() != nil {
+		return nil, newEndedError(ctx, r.key)
+	}
+	if outer, ok := LeaseFromContext(ctx); ok && outer.holds(l, r.key) {
+		return nil, &BusyError{Key: r.key, Holder: Holder{ID: l.holder}, Nested: true}
+	}
+	if wait {
+		return l.wait(ctx, r)
+	}
+	if l.gate.busy(r.key) {
+		return nil, &BusyError{Key: r.key, Holder: Holder{ID: l.holder}}
+	}
+	ls, err := l.ask(ctx, r)
+	if err == nil {
+		l.hold(ls)
+	}
+	return ls, err
+}
+
+// report tells the observer what a call came to, before fn runs.
+func (l *Locker) report(ctx context.Context, key string, ls *Lease, start time.Time, err error) {
+	if l.events.observe == nil || ctx == nil {
+		return
+	}
+	e := Event{Key: key, Op: opLock, Took: time.Since(start), Err: err}
+	var handlerErr *HandlerError
+	switch {
+	case err == nil:
+		e.Kind, e.Handler = KindAcquired, ls.store
+	case errors.Is(err, ErrBusy):
+		e.Kind = KindBusy
+	case errors.Is(err, ErrUnavailable):
+		e.Kind = KindUnavailable
+	case errors.As(err, &handlerErr):
+		e.Kind = KindRefused
+	default: // the caller's own doing: its context ended, or it has closed the Locker
+		return
+	}
+	l.events.emit(ctx, e)
+}
+
+// newLease is a lease that has not been started.
+func (l *Locker) newLease(ctx context.Context, c Claim, r request) *Lease {
+	ls := &Lease{locker: l, claim: c, renewal: r.renewal, closure: r.closure, settled: make(chan struct{})}
+	ls.parent, _ = LeaseFromContext(ctx)
+	if r.minHold > 0 {
+		ls.keep = time.Now().Add(r.minHold)
+	}
+	ctx, ls.cancel = context.WithCancelCause(ctx)
+	ls.ctx = context.WithValue(ctx, leaseKey{}, ls)
+	return ls
+}
+
+// hold makes a started lease the holder of its key in this process, unless it has been lost in the meantime.
+func (l *Locker) hold(ls *Lease) {
+	l.gate.hold(ls)
+	ls.mu.Lock()
+	ended := ls.ended
+	ls.mu.Unlock()
+	if ended {
+		l.gate.free(ls, time.Time{})
+	}
+}
+
+// forget takes a lease off the list of those that Close has to end.
+func (l *Locker) forget(ls *Lease) {
+	if ls.closure {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.leases, ls)
+}
+
+// enter counts a call in, or reports false because the Locker is closed.
+func (l *Locker) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.calls.add(1)
+	return true
+}
+
+// Close ends the Locker's work. From then on calls return [ErrClosed], waiting ones too, and leases from
+// [Locker.Acquire] are ended with that cause and released. Close waits for running closures, whose locks are still
+// renewed, then for the first attempt of every release and take-back, then for the observer; all of it as long as ctx
+// lasts. Retries and minimum holds are not waited for.
+//
+// Giving up stops nothing: Close returns an error that matches ctx's, and may be called again. Called with the context
+// of a running closure it returns an error instead of waiting for itself. Handlers and their clients stay open.
+func (l *Locker) Close(ctx context.Context) error {
+	if l == nil || l.primary == nil {
+		return errNoLocker
+	}
+	if ctx == nil {
+		return errNilContext
+	}
+	for ls, _ := LeaseFromContext(ctx); ls != nil; ls = ls.parent {
+		if ls.locker == l && ls.closure && ls.holds(l, ls.claim.Key) {
+			return fmt.Errorf("loki: Close was called inside the closure that holds %q, and would wait for it for ever: call it after the closure has returned", ls.claim.Key)
+		}
+	}
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		close(l.closing)
+	}
+	leases := make([]*Lease, 0, len(l.leases))
+	for ls := range l.leases {
+		leases = append(leases, ls)
+	}
+	l.mu.Unlock()
+	for _, ls := range leases {
+		ls.finish(ErrClosed)
+	}
+	if err := l.calls.wait(ctx); err != nil {
+		return fmt.Errorf("loki: Close gave up while %d calls were still running: %w", l.calls.count(), err)
+	}
+	if err := l.background.wait(ctx); err != nil {
+		return fmt.Errorf("loki: Close gave up while %d releases had not been answered: %w", l.background.count(), err)
+	}
+	if err := l.events.flush(ctx); err != nil {
+		return fmt.Errorf("loki: Close gave up while the observer was still busy: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,281 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// MirrorGrace is how long a refused mirror write is tried again before it is a conflict: a release that is still
+	// on its way looks like one for a moment. It is part of the bound on the overlap of two closures under
+	// [MirrorAsync].
+	MirrorGrace = 250 * time.Millisecond
+
+	// MaxMirrorBacklog is how many mirror writes of one Locker may wait for their turn. What comes on top is shed:
+	// an event says so, and the write stays due and is tried again after a pause.
+	MaxMirrorBacklog = 4096
+
+	// MirrorConcurrency is how many mirror writes of one Locker are under way at once.
+	MirrorConcurrency = 16
+
+	// refusedPause lies between two tries of a refused mirror write, failedPause is the first one after a failure.
+	refusedPause = 25 * time.Millisecond
+	failedPause  = 100 * time.Millisecond
+)
+
+var errMirrorShed = errors.New("loki: too many mirror writes are waiting for the secondary")
+
+// mirror puts what goes to the secondary in order: for one key, one request at a time, first come first served, also
+// across successive claims. Tokens alone would keep the stores right, but a release that overtakes its own lock leaves
+// a row behind until it is taken back.
+type mirror struct {
+	slots chan struct{} // taken by background writes only: somebody waits for the others
+
+	mu      sync.Mutex       // guards what follows; never held while a job runs
+	lanes   map[string]*lane // a key is here while it has jobs
+	waiting int              // background jobs that have not begun
+}
+
+type lane struct{ jobs []*mirrorJob }
+
+type mirrorJob struct {
+	run        func()
+	background bool
+}
+
+func newMirror() *mirror {
+	return &mirror{slots: make(chan struct{}, MirrorConcurrency), lanes: make(map[string]*lane)}
+}
+
+// enqueue gives a job its place. It refuses (nil) only what is in the background, over the limit and not a release.
+func (m *mirror) enqueue(key string, job *mirrorJob, always bool) *mirrorJob {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if job.background {
+		if m.waiting >= MaxMirrorBacklog && !always {
+			return nil
+		}
+		m.waiting++
+	}
+	ln := m.lanes[key]
+	if ln == nil {
+		ln = &lane{}
+		m.lanes[key] = ln
+		go m.drive(key, ln)
+	}
+	ln.jobs = append(ln.jobs, job)
+	return job
+}
+
+// drop takes a job back, and reports whether it had not begun.
+func (m *mirror) drop(key string, job *mirrorJob) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ln := m.lanes[key]
+	if ln == nil {
+		return false
+	}
+	i := slices.Index(ln.jobs, job)
+	if i < 0 {
+		return false
+	}
+	ln.jobs = slices.Delete(ln.jobs, i, i+1)
+	if job.background {
+		m.waiting--
+	}
+	return true
+}
+
+// drive runs a key's jobs until there are none. A background job takes a slot before it leaves the queue, so that it
+// can still be dropped while it waits for one.
+func (m *mirror) drive(key string, ln *lane) {
+	hasSlot := false
+	for {
+		m.mu.Lock()
+		if len(ln.jobs) == 0 {
+			delete(m.lanes, key)
+			m.mu.Unlock()
+			if hasSlot {
+				<-m.slots
+			}
+			return
+		}
+		job := ln.jobs[0]
+		if job.background && !hasSlot {
+			m.mu.Unlock()
+			m.slots <- struct{}{}
+			hasSlot = true
+			continue
+		}
+		ln.jobs = slices.Delete(ln.jobs, 0, 1)
+		if job.background {
+			m.waiting--
+		}
+		m.mu.Unlock()
+		job.run()
+		if hasSlot {
+			<-m.slots
+			hasSlot = false
+		}
+	}
+}
+
+// askSecondary runs a request to the secondary in its turn and waits for the answer, as long as ctx and limit allow.
+func (l *Locker) askSecondary(ctx context.Context, c Claim, limit time.Duration) answer {
+	deadline := time.Now().Add(min(limit, l.secondary.timeout))
+	answers := make(chan answer, 1)
+	job := l.mirror.enqueue(c.Key, &mirrorJob{run: func() {
+		answers <- l.secondary.lock(ctx, c, time.Until(deadline))
+	}}, true)
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case a := <-answers:
+		return a
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	if !l.mirror.drop(c.Key, job) {
+		return <-answers // it has begun, and keeps its own deadline
+	}
+	a := answer{sent: time.Now()}
+	a.err = l.secondary.wrap(opLock, c, Unavailable(errors.New("not asked: an earlier request for the same key has not been answered")))
+	if ctx.Err() != nil {
+		a.err = l.secondary.wrap(opLock, c, ctx.Err())
+	}
+	return a
+}
+
+// mirrorState is where a lease is with its row. It is guarded by the lease's mutex.
+type mirrorState struct {
+	job     *mirrorJob  // queued and perhaps begun
+	timer   *time.Timer // of the next try
+	refused time.Time   // since when the secondary has been refusing, zero if it is not
+	failed  bool        // the latest write failed
+	pause   time.Duration
+}
+
+// stop is called with the lease's mutex held.
+func (s *mirrorState) stop() {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// mirrorWrite puts a write of the lease's row into its place. One that is waiting already will do: it writes what is
+// known when it begins.
+func (l *Locker) mirrorWrite(ls *Lease) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.ended || ls.mirroring.job != nil {
+		return
+	}
+	job := &mirrorJob{background: true}
+	job.run = func() { l.writeRow(ls) }
+	ls.mirroring.job = l.mirror.enqueue(ls.claim.Key, job, false)
+	if ls.mirroring.job == nil {
+		l.events.emit(ls.ctx, Event{Kind: KindMirrorShed, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: errMirrorShed})
+		l.mirrorAgain(ls, failedPause)
+	}
+}
+
+// mirrorAgain is called with ls.mu held.
+func (l *Locker) mirrorAgain(ls *Lease, pause time.Duration) {
+	pause += rand.N(pause/4 + 1)
+	if ls.mirroring.timer == nil {
+		ls.mirroring.timer = time.AfterFunc(pause, func() { l.mirrorWrite(ls) })
+		return
+	}
+	ls.mirroring.timer.Reset(pause)
+}
+
+// writeRow is one mirror write: an ordinary Lock of the lease's claim for what is left of it, so that the row does not
+// outlive the key.
+func (l *Locker) writeRow(ls *Lease) {
+	ls.mu.Lock()
+	c := ls.claim
+	c.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))
+	c.Supersedes = ls.supersedes
+	if ls.ended || c.Expiry <= 0 {
+		ls.mirroring.job = nil
+		ls.mu.Unlock()
+		return
+	}
+	ls.secondary.may = true // before it is sent: a release that comes now has to follow it
+	ls.mu.Unlock()
+
+	a := l.secondary.lock(context.WithoutCancel(ls.ctx), c, c.Expiry)
+
+	ls.mu.Lock()
+	ls.mirroring.job = nil
+	ls.secondary.note(a, c.Expiry)
+	event := Event{Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err}
+	var conflict bool
+	st := &ls.mirroring
+	switch {
+	case a.err != nil:
+		if !st.failed {
+			event.Kind, st.failed, st.pause = KindMirrorFailed, true, failedPause
+		} else {
+			st.pause = min(2*st.pause, max(failedPause, ls.claim.Expiry/RenewalFraction))
+		}
+		if !ls.ended {
+			l.mirrorAgain(ls, st.pause)
+		}
+	case a.Held:
+		event.Kind, st.failed, st.refused = KindMirrored, false, time.Time{}
+	default:
+		if st.refused.IsZero() {
+			st.refused = time.Now()
+			event.Kind, event.Err = KindConflict, conflictWith(a.HeldBy)
+		}
+		st.failed = false
+		conflict = time.Since(st.refused) >= MirrorGrace
+		if !conflict && !ls.ended {
+			l.mirrorAgain(ls, refusedPause)
+		}
+	}
+	ls.mu.Unlock()
+	if event.Kind == KindMirrored {
+		l.doubts.settle(c.Key)
+	}
+	if event.Kind != "" {
+		l.events.emit(ls.ctx, event)
+	}
+	if conflict {
+		l.doubts.raise(c.Key)
+		ls.lose(ErrConflict, nil)
+	}
+}
+
+// mirrorRelease lets the lease's row go, in its turn. It returns nil if there can be none, else a channel that is
+// closed when the first attempt has returned. A closure that ends before its mirror write has begun needs neither.
+func (l *Locker) mirrorRelease(ls *Lease, keep time.Time) <-chan struct{} {
+	ls.mu.Lock()
+	job := ls.mirroring.job
+	ls.mu.Unlock()
+	if job != nil {
+		l.mirror.drop(ls.claim.Key, job)
+	}
+	ls.mu.Lock()
+	may := ls.secondary.may
+	ls.mu.Unlock()
+	if !may {
+		return nil
+	}
+	done := make(chan struct{})
+	l.background.add(1)
+	l.mirror.enqueue(ls.claim.Key, &mirrorJob{background: true, run: func() {
+		defer l.background.add(-1)
+		defer close(done)
+		ls.mu.Lock()
+		p := l.newRelease(ls, l.secondary, ls.secondary, keep)
+		ls.mu.Unlock()
+		p.attempt()
+	}}, true)
+	return done
+}

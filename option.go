@@ -1,0 +1,100 @@
+package loki
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// UntilDone, given to [WithWait], waits as long as the context lasts.
+const UntilDone = time.Duration(1<<63 - 1)
+
+// Option changes one call of [Locker.ExecuteWithinLock], [Execute] or [Locker.Acquire].
+type Option func(*options) error
+
+type options struct {
+	resource    string
+	hasResource bool
+	wait        time.Duration
+	minHold     time.Duration
+	noRenewal   bool
+	outcome     *Outcome
+}
+
+func newOptions(opts []Option) (options, error) {
+	var o options
+	var mistakes []error
+	for i, opt := range opts {
+		if opt == nil {
+			mistakes = append(mistakes, fmt.Errorf("loki: option %d is nil: leave it out", i+1))
+			continue
+		}
+		if err := opt(&o); err != nil {
+			mistakes = append(mistakes, err)
+		}
+	}
+	return o, errors.Join(mistakes...)
+}
+
+// WithResource locks one thing under the service key instead of the service as a whole: "service/resource". The two
+// are different locks. A name is subject to the rules of a service key, and the pair to [MaxKeyLength].
+func WithResource(name string) Option {
+	return func(o *options) error {
+		o.resource, o.hasResource = name, true
+		return validatePart("the resource", name)
+	}
+}
+
+// WithWait waits for a busy lock for up to max instead of skipping; 0 or less skips, [UntilDone] waits as long as ctx.
+// Callers of one Locker that wait for one key are served in order. When the time is up the error matches [ErrBusy],
+// or [ErrUnavailable] if no store had answered by then. A store that cannot be reached ends the wait at once.
+func WithWait(max time.Duration) Option {
+	return func(o *options) error {
+		o.wait = max
+		return nil
+	}
+}
+
+// WithMinHold keeps the lock for at least d from the moment it was granted, also when fn returns earlier: for
+// scheduled jobs whose instances' clocks differ by up to d, so that each occurrence runs once. The call returns at
+// once all the same; the lock is left to expire when d is over, whether d is shorter or longer than the expiry. Nothing
+// waits for that, [Locker.Close] included. A lock that was lost is not kept.
+func WithMinHold(d time.Duration) Option {
+	return func(o *options) error {
+		if d < 0 || d > MaxExpiry {
+			return fmt.Errorf("loki: a minimum hold of %v is not possible: it must be between 0 and %v", d, MaxExpiry)
+		}
+		o.minHold = d
+		return nil
+	}
+}
+
+// WithoutRenewal lets the lock end at its expiry, whether fn has returned or not. If it has not, its context ends and
+// the call returns an error that matches [ErrLockLost] and [ErrExpired].
+func WithoutRenewal() Option {
+	return func(o *options) error {
+		o.noRenewal = true
+		return nil
+	}
+}
+
+// Outcome is what came of one call, whatever error it returned.
+type Outcome struct {
+	Ran    bool          // fn was called
+	Key    string        // the lock, as the stores know it
+	Store  string        // who granted it: "primary" or "secondary"; empty if nobody did
+	Fence  int64         // of the lease; 0 if there was none, or the store issues none
+	Waited time.Duration // from the call until the lock was granted or the call gave up
+}
+
+// WithOutcome has *out filled before the call returns, or panics because fn did. For [Locker.Acquire], Ran says that
+// the lock was granted.
+func WithOutcome(out *Outcome) Option {
+	return func(o *options) error {
+		if out == nil {
+			return errors.New("loki: WithOutcome needs a place to put the outcome, got nil")
+		}
+		o.outcome = out
+		return nil
+	}
+}

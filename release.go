@@ -1,0 +1,221 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// MaxPendingReleases is how many claims of one Locker may wait for another try at their release at once: those whose
+// release failed and those whose acquisition had an unknown outcome. What comes on top gets its first attempts and is
+// then left to expire, and an event says so.
+const MaxPendingReleases = 4096
+
+// firstReleasePause is the pause before the first retry of a release. Each further one is twice as long, up to an
+// eighth of the expiry: an expiry of a minute sees some sixteen.
+const firstReleasePause = 50 * time.Millisecond
+
+var errTooManyReleases = errors.New("loki: too many releases are being retried: this claim is left to expire")
+
+// settle lets the lease's claim go in every store that may hold it, or, under a minimum hold, sets what is left of it
+// there. It returns at once; ls.settled is closed when the first attempt of every release that a caller has to wait for
+// has returned. Each lease is settled once, after it has ended or instead of being started.
+//
+// The mirror's release is not waited for, unless the row is what the lease lived by.
+func (l *Locker) settle(ls *Lease) {
+	ls.cancel(nil) // of no effect on one that has ended
+	l.background.add(1)
+	go func() {
+		defer l.background.add(-1)
+		defer close(ls.settled)
+		ls.mu.Lock()
+		renewing := ls.renewing
+		ls.mu.Unlock()
+		if renewing != nil { // called off, so this is short; its outcome belongs in the records
+			<-renewing
+		}
+		ls.mu.Lock()
+		keep := ls.keep
+		if ls.lost != nil || !ls.started() {
+			keep = time.Time{}
+		}
+		mirrored := ls.secondary.may
+		byRow := ls.lives == secondaryName
+		primary := l.newRelease(ls, l.primary, ls.primary, keep)
+		ls.mu.Unlock()
+		primary.claim.Mirrored = mirrored
+
+		var waiting sync.WaitGroup
+		if l.secondary != nil {
+			done := l.mirrorRelease(ls, keep)
+			if byRow && done != nil {
+				waiting.Go(func() { <-done })
+			}
+		}
+		if primary.may {
+			waiting.Go(primary.attempt)
+		}
+		waiting.Wait()
+	}()
+}
+
+// pendingRelease is one claim on its way out of one store.
+type pendingRelease struct {
+	record
+	locker *Locker
+	store  *store
+	ctx    context.Context // the lease's values without its end: a cancelled caller must not leave a lock behind
+	claim  Claim
+	keep   time.Time // the minimum hold: until then the claim is kept, and for no longer
+
+	pause        time.Duration
+	told, failed bool // an event has said so
+	counted      bool
+}
+
+// newRelease is called with ls.mu held.
+func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pendingRelease {
+	return &pendingRelease{record: r, locker: l, store: s, ctx: context.WithoutCancel(ls.ctx), claim: ls.claim, keep: keep, pause: firstReleasePause}
+}
+
+// attempt asks the store once, and sees to it that it is asked again where that is not the end of it: after a failure,
+// and after an acquisition whose outcome is unknown. There a nil proves nothing, because the request that was given up
+// may reach the store after the release did: go-redis goes on retrying on its own, and a command can land after its
+// connection is gone.
+func (p *pendingRelease) attempt() {
+	a, kept := p.ask()
+	switch {
+	case a.err == nil && !p.unsure:
+		p.end()
+		p.emit(KindReleased, a, nil)
+		return
+	case a.err == nil && !kept && !p.told && p.left == nil:
+		p.told = true
+		p.emit(KindTakenBack, a, nil)
+	case a.err != nil && !p.failed:
+		p.failed = true
+		kind := KindReleaseFailed
+		if p.unsure {
+			kind = KindTakeBackFailed
+		}
+		p.emit(kind, a, a.err)
+	}
+	if left := p.left; left != nil {
+		p.left = nil
+		p.locker.background.add(1)
+		go func() {
+			defer p.locker.background.add(-1)
+			<-left
+			// It may have been recorded as late as now.
+			if forgets := time.Now().Add(p.claim.Expiry); forgets.After(p.forgets) {
+				p.forgets = forgets
+			}
+			p.attempt()
+		}()
+		return
+	}
+	p.later()
+}
+
+// ask releases the claim, or keeps it for what is left of the minimum hold. A store without Extender is asked to Lock
+// for that: the claim still holds, so nothing is taken that was not ours.
+func (p *pendingRelease) ask() (a answer, kept bool) {
+	if left := time.Until(p.keep); !p.keep.IsZero() && left > 0 {
+		c := p.claim
+		c.Expiry = ceilMillisecond(left)
+		a = p.store.extend(p.ctx, c, p.store.timeout)
+		if a.err != nil || a.Held || p.store.extends() {
+			if forgets := a.sent.Add(p.store.timeout + c.Expiry); a.records && forgets.After(p.forgets) {
+				p.forgets = forgets
+			}
+			return a, true
+		}
+	}
+	return p.store.release(p.ctx, p.claim), false
+}
+
+// later sets the next attempt, until the store has forgotten the claim by itself.
+func (p *pendingRelease) later() {
+	if time.Now().Add(p.pause).After(p.forgets) {
+		p.end()
+		return
+	}
+	if !p.counted {
+		if p.locker.pendingReleases.Add(1) > MaxPendingReleases {
+			p.locker.pendingReleases.Add(-1)
+			p.emit(KindReleaseFailed, answer{}, errTooManyReleases)
+			return
+		}
+		p.counted = true
+	}
+	pause := p.pause
+	p.pause = min(2*pause, max(firstReleasePause, p.claim.Expiry/8))
+	time.AfterFunc(pause, p.attempt)
+}
+
+func (p *pendingRelease) end() {
+	if p.counted {
+		p.locker.pendingReleases.Add(-1)
+		p.counted = false
+	}
+}
+
+func (p *pendingRelease) emit(kind EventKind, a answer, err error) {
+	e := Event{Kind: kind, Handler: p.store.name, Op: opRelease, Key: p.claim.Key, Err: err}
+	if !a.sent.IsZero() {
+		e.Took = time.Since(a.sent)
+	}
+	p.locker.events.emit(p.ctx, e)
+}
+
+func ceilMillisecond(d time.Duration) time.Duration {
+	if rest := d % time.Millisecond; rest > 0 {
+		d += time.Millisecond - rest
+	}
+	return d
+}
+
+// tally counts what is under way, and lets Close wait for none. A WaitGroup cannot be waited for with a context, and
+// must not grow while it is waited for.
+type tally struct {
+	mu   sync.Mutex
+	n    int
+	zero chan struct{} // closed and set to nil when n comes to 0
+}
+
+func (t *tally) add(delta int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n += delta
+	if t.n == 0 && t.zero != nil {
+		close(t.zero)
+		t.zero = nil
+	}
+}
+
+func (t *tally) wait(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		if t.n == 0 {
+			t.mu.Unlock()
+			return nil
+		}
+		if t.zero == nil {
+			t.zero = make(chan struct{})
+		}
+		zero := t.zero
+		t.mu.Unlock()
+		select {
+		case <-zero:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (t *tally) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}

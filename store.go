@@ -1,0 +1,189 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+)
+
+// MaxAbandonedCalls is how many calls of one handler may be left behind at once: calls whose time was up and that have
+// not returned since. Beyond it the store counts as unavailable at once, until some have returned. It bounds the
+// goroutines that a handler which ignores its context can cost.
+const MaxAbandonedCalls = 256
+
+const (
+	primaryName   = "primary"
+	secondaryName = "secondary"
+
+	opLock    = "lock"
+	opExtend  = "extend"
+	opRelease = "release"
+)
+
+// store is one handler and what surrounds every call of it: a deadline that holds whatever the handler does, a panic
+// turned into an error, a name on the error. It decides nothing.
+type store struct {
+	name    string
+	timeout time.Duration
+	events  *observer
+
+	handler  LockHandler
+	granter  Granter  // nil where the handler is none
+	extender Extender // nil where the handler is none
+
+	// noExtend is set when the extender turned out to be a decorator around a handler that is none.
+	noExtend  atomic.Bool
+	abandoned atomic.Int64
+}
+
+func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration, events *observer) *store {
+	if h == nil {
+		return nil
+	}
+	if timeout == 0 {
+		timeout = fallbackTimeout
+	}
+	s := &store{name: name, timeout: timeout, events: events, handler: h}
+	s.granter, _ = h.(Granter)
+	s.extender, _ = h.(Extender)
+	return s
+}
+
+// answer is what a store said, or that it did not.
+type answer struct {
+	Grant
+	sent time.Time // before the request, on the monotonic clock: what a lease is counted from
+	err  error     // nil, or a *HandlerError: the outcome is unknown
+
+	// left, if not nil, is closed when the call that was left behind has returned. Until then it may still take
+	// effect.
+	left <-chan struct{}
+
+	// records says that the request could record a claim that was not there before.
+	records bool
+}
+
+// lock asks the store to record c, in full where it can.
+func (s *store) lock(ctx context.Context, c Claim, limit time.Duration) answer {
+	a := s.call(ctx, opLock, c, limit, func(ctx context.Context) (Grant, error) {
+		if s.granter != nil {
+			g, err := s.granter.Grant(ctx, c)
+			if !errors.Is(err, errors.ErrUnsupported) {
+				return g, err
+			}
+		}
+		held, err := s.handler.Lock(ctx, c)
+		return Grant{Held: held}, err
+	})
+	a.records = true
+	return a
+}
+
+// extend renews c. Without an Extender it is a Lock, which takes a claim anew that the store has forgotten: the
+// callers ask inside the lease's window only, where that harms nobody.
+func (s *store) extend(ctx context.Context, c Claim, limit time.Duration) answer {
+	a := s.call(ctx, opExtend, c, limit, func(ctx context.Context) (Grant, error) {
+		if s.extends() {
+			held, err := s.extender.Extend(ctx, c)
+			if !errors.Is(err, errors.ErrUnsupported) {
+				return Grant{Held: held}, err
+			}
+			s.noExtend.Store(true)
+		}
+		held, err := s.handler.Lock(ctx, c)
+		return Grant{Held: held}, err
+	})
+	a.records = !s.extends()
+	return a
+}
+
+// extends reports whether extend can never take a claim anew.
+func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
+
+// release compares and deletes.
+func (s *store) release(ctx context.Context, c Claim) answer {
+	return s.call(ctx, opRelease, c, s.timeout, func(ctx context.Context) (Grant, error) {
+		return Grant{}, s.handler.Release(ctx, c)
+	})
+}
+
+const (
+	callRunning int32 = iota
+	callReturned
+	callAbandoned
+)
+
+// call runs f on a goroutine of its own and waits for it as long as ctx and the smaller of limit and the store's
+// timeout allow. Only a goroutine can be left behind, and a handler may ignore its ctx: go-redis does, as its clients
+// are configured by default.
+func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duration, f func(context.Context) (Grant, error)) answer {
+	a := answer{sent: time.Now()}
+	if s.abandoned.Load() >= MaxAbandonedCalls {
+		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked: %d earlier calls have not returned", MaxAbandonedCalls)))
+		return a
+	}
+	limit = min(limit, s.timeout)
+	if limit <= 0 {
+		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked, no time left: %w", context.DeadlineExceeded)))
+		return a
+	}
+	callCtx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+
+	type result struct {
+		grant Grant
+		err   error
+	}
+	results := make(chan result, 1)
+	left := make(chan struct{})
+	var state atomic.Int32
+	go func() {
+		r := result{err: errors.New("the handler ended its goroutine instead of returning")}
+		defer func() {
+			if v := recover(); v != nil {
+				r = result{err: fmt.Errorf("the handler panicked: %v", v)}
+				s.events.emit(ctx, Event{Kind: KindPanic, Handler: s.name, Op: op, Key: c.Key,
+					Err: fmt.Errorf("loki: the %s handler panicked: %v\n%s", s.name, v, debug.Stack())})
+			}
+			results <- r
+			close(left)
+			if !state.CompareAndSwap(callRunning, callReturned) {
+				s.abandoned.Add(-1)
+			}
+		}()
+		grant, err := f(callCtx)
+		r = result{grant, err}
+	}()
+
+	var r result
+	select {
+	case r = <-results:
+	case <-callCtx.Done():
+		// Counted before the swap, so that the goroutine cannot subtract what has not been added.
+		s.abandoned.Add(1)
+		if state.CompareAndSwap(callRunning, callAbandoned) {
+			a.left = left
+			if ctx.Err() != nil {
+				a.err = s.wrap(op, c, ctx.Err())
+			} else {
+				a.err = s.wrap(op, c, Unavailable(fmt.Errorf("no answer within %v: %w", limit.Round(time.Millisecond), context.DeadlineExceeded)))
+			}
+			return a
+		}
+		s.abandoned.Add(-1)
+		r = <-results // it answered at the last moment: that is better than not knowing
+	}
+	a.Grant = r.grant
+	if r.err != nil {
+		a.Grant = Grant{}
+		a.err = s.wrap(op, c, r.err)
+	}
+	return a
+}
+
+func (s *store) wrap(op string, c Claim, err error) error {
+	return &HandlerError{Handler: s.name, Op: op, Key: c.Key, Err: err}
+}

@@ -319,6 +319,7 @@ func TestAsync_AfterAnOutageAKeyIsAcquiredInSyncOrder(t *testing.T) {
 		l := r.locker()
 		r.primary.fail(errDown)
 		r.requireRan(l)
+		r.requireEmpty()
 		r.primary.heal()
 		r.secondary.plant(t, foreign(time.Minute)) // somebody fell back while the primary was down
 
@@ -326,6 +327,7 @@ func TestAsync_AfterAnOutageAKeyIsAcquiredInSyncOrder(t *testing.T) {
 		require.NoError(t, r.secondary.mem.Release(t.Context(), foreign(0)))
 		r.requireRan(l)
 
+		r.requireEmpty()
 		r.secondary.plant(t, foreign(time.Minute))
 		ran := false
 		_ = l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { ran = true; return nil })

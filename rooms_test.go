@@ -1,0 +1,221 @@
+package loki_test
+
+// This file holds the module to its plan: who imports whom, how long a file gets, what go.mod may require.
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	module  = "github.com/lokilock/loki"
+	goRedis = "github.com/redis/go-redis/v9"
+	goMSSQL = "github.com/microsoft/go-mssqldb"
+	sqlx    = "github.com/jmoiron/sqlx"
+	testify = "github.com/stretchr/testify"
+
+	maxLines = 300
+)
+
+// room is what one package of the module may import besides the standard library.
+type room struct {
+	imports []string
+	tests   []string // its tests may import these too, and what is in testTools
+	rule    string   // what is broken by anything else
+}
+
+const handlerRule = "a handler imports the core and its own driver, and does not know another handler"
+
+// rooms is the map of the module. The root is "loki", everything else goes by its folder.
+var rooms = map[string]room{
+	"loki": {
+		tests: []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlx},
+		rule:  "the core imports no handler and no driver: it does not know any store",
+	},
+	"redishandler": {imports: []string{"loki", goRedis}, rule: handlerRule},
+	"mssqlhandler": {
+		imports: []string{"loki", "internal/mssqlname", sqlx, goMSSQL},
+		tests:   []string{"migrations"},
+		rule:    handlerRule,
+	},
+	"memhandler": {imports: []string{"loki"}, rule: handlerRule},
+	"migrations": {
+		imports: []string{"internal/mssqlname", goMSSQL},
+		tests:   []string{"mssqlhandler", sqlx},
+		rule:    "migrations know names and their driver, and nothing of locks",
+	},
+	"lokitest":            {imports: []string{"loki"}, rule: "the suite imports the core alone, and is the same for every handler"},
+	"internal/mssqlname":  {rule: "names become T-SQL without anybody's help"},
+	"internal/redistest":  {imports: []string{goRedis}, rule: "a Redis server for tests knows its client, and nothing of locks"},
+	"internal/faultproxy": {rule: "the proxy looks at bytes, and knows neither a protocol nor a lock"},
+}
+
+// testTools is what any test may import.
+var testTools = []string{"loki", "lokitest", "memhandler", "internal/redistest", "internal/faultproxy", testify}
+
+func TestRoomsImportWhatTheyMay(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, f := range goFiles(t) {
+		if f.leaf {
+			continue
+		}
+		name := path.Dir(f.path)
+		if name == "." {
+			name = "loki"
+		}
+		r, known := rooms[name]
+		if !known {
+			if !seen[name] {
+				t.Errorf("%s has no room: say in rooms_test.go, .golangci.yml and CONTRIBUTING.md what it may import", name)
+			}
+			seen[name] = true
+			continue
+		}
+		seen[name] = true
+		allowed := r.imports
+		if f.test {
+			allowed = slices.Concat(allowed, r.tests, testTools, []string{name})
+		}
+		for _, spec := range f.syntax.Imports {
+			imported := shorten(strings.Trim(spec.Path.Value, `"`))
+			if !isStandard(imported) && !slices.ContainsFunc(allowed, func(a string) bool { return covers(a, imported) }) {
+				t.Errorf("%s imports %s: %s", f.path, imported, r.rule)
+			}
+		}
+	}
+	for name := range maps.Keys(rooms) {
+		if !seen[name] {
+			t.Errorf("rooms_test.go has a room for %s, which is not there: take it off the map", name)
+		}
+	}
+}
+
+// isStandard tells the standard library's packages from others as the go command does: their paths have no domain.
+func isStandard(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(first, ".") && !isRoom(imported)
+}
+
+func isRoom(imported string) bool {
+	_, known := rooms[imported]
+	return known
+}
+
+// shorten calls the module's own packages by the names that the map has for them.
+func shorten(imported string) string {
+	if imported == module {
+		return "loki"
+	}
+	return strings.TrimPrefix(imported, module+"/")
+}
+
+// covers reports whether what is allowed is what is imported, or the module that it is in.
+func covers(allowed, imported string) bool {
+	return imported == allowed || !isRoom(allowed) && strings.HasPrefix(imported, allowed+"/")
+}
+
+func TestRootModuleRequiresWhatItMay(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json").Output()
+	require.NoError(t, err)
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	require.NoError(t, json.Unmarshal(out, &mod))
+	require.NotEmpty(t, mod.Require)
+	for _, r := range mod.Require {
+		if !r.Indirect && !slices.Contains([]string{goRedis, goMSSQL, sqlx, testify}, r.Path) {
+			t.Errorf("go.mod requires %s: whoever imports Loki would have to build it too; what needs more than the two drivers, sqlx and (in tests) testify is a module of its own", r.Path)
+		}
+	}
+}
+
+func TestFilesAreShort(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if !f.test && f.lines > maxLines {
+			t.Errorf("%s has %d lines, %d are the most: which part of it is another noun?", f.path, f.lines, maxLines)
+		}
+	}
+}
+
+func TestPackagesSayWhatTheyDoNot(t *testing.T) {
+	docs := make(map[string]string)
+	for _, f := range goFiles(t) {
+		if !f.test && !f.leaf {
+			docs[path.Dir(f.path)] += f.syntax.Doc.Text()
+		}
+	}
+	doesNot := regexp.MustCompile(`\bIt\s+does\s+not\b`)
+	for folder, doc := range docs {
+		if !doesNot.MatchString(doc) {
+			t.Errorf(`the comment of the package in %s has no "It does not ...": say what is not its business`, folder)
+		}
+	}
+}
+
+// goFile is one Go file of the repository, whatever system it is for.
+type goFile struct {
+	path   string // from the root, with slashes
+	test   bool
+	leaf   bool // of a module of its own
+	lines  int
+	syntax *ast.File // as far as the imports
+}
+
+func goFiles(t *testing.T) []goFile {
+	t.Helper()
+	var files []goFile
+	leaves := make(map[string]bool) // the folders inside modules of their own
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if base := entry.Name(); name != "." && (base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_")) {
+				return filepath.SkipDir
+			}
+			if _, err := os.Stat(filepath.Join(name, "go.mod")); name != "." && err == nil || leaves[filepath.Dir(name)] {
+				leaves[name] = true
+			}
+			return nil
+		}
+		if filepath.Ext(name) != ".go" {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		syntax, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		files = append(files, goFile{
+			path:   filepath.ToSlash(name),
+			test:   strings.HasSuffix(name, "_test.go"),
+			leaf:   leaves[filepath.Dir(name)],
+			lines:  strings.Count(string(text), "\n"),
+			syntax: syntax,
+		})
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files
+}

@@ -62,36 +62,6 @@ type Lease struct {
 	settled   chan struct{} // closed when the first attempt of every release that is waited for has returned
 }
 
-// record is what is known of a lease's claim in one store.
-type record struct {
-	may     bool            // a request to record it was sent: it has to be released there
-	unsure  bool            // the outcome of such a request is not known
-	stands  bool            // the store's latest answer was that it holds
-	until   time.Time       // the end of that answer's window
-	forgets time.Time       // from when on the store has forgotten it by itself, whatever happened
-	left    <-chan struct{} // the latest request that was left behind, closed when it has returned
-}
-
-// note takes an answer to a request that may have recorded the claim for expiry, or only extended it: then there is
-// nothing unsure about a failure, since what is extended was recorded before.
-func (r *record) note(a answer, expiry time.Duration) {
-	switch {
-	case a.err != nil:
-		r.may, r.unsure = r.may || a.records, r.unsure || a.records
-	case a.Held:
-		r.may, r.stands, r.until = true, true, windowEnd(a.sent, expiry)
-	default:
-		r.stands = false
-		return
-	}
-	if forgets := time.Now().Add(expiry); forgets.After(r.forgets) {
-		r.forgets = forgets
-	}
-	if a.left != nil && a.records {
-		r.left = a.left
-	}
-}
-
 type leaseKey struct{}
 
 // LeaseFromContext returns the lease that ctx belongs to: inside a closure, its own. It is how a closure gets at the
@@ -172,15 +142,6 @@ func (ls *Lease) checkWindow() {
 	failing := ls.failing
 	ls.mu.Unlock()
 	ls.lose(ErrExpired, failing)
-}
-
-// verdict is what a round of renewal came to.
-type verdict struct {
-	store  string    // confirmed: by whom
-	sent   time.Time // confirmed: when the request was sent
-	end    time.Time // confirmed: the new end of the window; zero if not confirmed
-	reason error     // final: why the lease is lost; nil if it is not
-	err    error     // what a store said; transient where there is no reason
 }
 
 // renew is the timer of the renewal. Only one runs at a time: the next is set when it is over.
@@ -295,9 +256,9 @@ func (ls *Lease) endWith(lost *lostError, cause error) bool {
 		keep = time.Time{}
 	}
 	ls.mu.Unlock()
-	ls.cancel(cause)
-	ls.locker.gate.free(ls, keep)
+	ls.locker.gate.free(ls, keep) // first: fn may ask again as soon as its context ends
 	ls.locker.forget(ls)
+	ls.cancel(cause)
 	return true
 }
 

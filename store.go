@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// MaxAbandonedCalls is how many calls of one handler may be left behind at once: calls whose time was up and that have
-// not returned since. Beyond it the store counts as unavailable at once, until some have returned. It bounds the
-// goroutines that a handler which ignores its context can cost.
+// MaxAbandonedCalls is how many calls of one handler may be left behind: calls whose time was up and that have not
+// returned since. When there are so many, no further call is made and the store counts as unavailable at once, until
+// some have returned. It bounds the goroutines that a handler which ignores its context can cost to this number and
+// those that were under way when it was reached.
 const MaxAbandonedCalls = 256
 
 const (

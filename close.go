@@ -1,0 +1,116 @@
+package loki
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// Close ends the Locker's work. From then on calls return [ErrClosed], waiting ones too, and leases from
+// [Locker.Acquire] are ended with that cause and released. Close waits for running closures, whose locks are still
+// renewed, then for the first attempt of every release and take-back, then for the observer; all of it as long as ctx
+// lasts. Retries and minimum holds are not waited for.
+//
+// Giving up stops nothing: Close returns an error that matches ctx's, and may be called again. Called with the context
+// of a running closure it returns an error instead of waiting for itself. Handlers and their clients stay open.
+func (l *Locker) Close(ctx context.Context) error {
+	if l == nil || l.primary == nil {
+		return errNoLocker
+	}
+	if ctx == nil {
+		return errNilContext
+	}
+	for ls, _ := LeaseFromContext(ctx); ls != nil; ls = ls.parent {
+		if ls.locker == l && ls.closure && ls.holds(l, ls.claim.Key) {
+			return fmt.Errorf("loki: Close was called inside the closure that holds %q, and would wait for it for ever: call it after the closure has returned", ls.claim.Key)
+		}
+	}
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		close(l.closing)
+	}
+	leases := make([]*Lease, 0, len(l.leases))
+	for ls := range l.leases {
+		leases = append(leases, ls)
+	}
+	l.mu.Unlock()
+	for _, ls := range leases {
+		ls.finish(ErrClosed)
+	}
+	if err := l.calls.wait(ctx); err != nil {
+		return fmt.Errorf("loki: Close gave up while %d calls were still running: %w", l.calls.count(), err)
+	}
+	if err := l.background.wait(ctx); err != nil {
+		return fmt.Errorf("loki: Close gave up while %d releases had not been answered: %w", l.background.count(), err)
+	}
+	if err := l.events.flush(ctx); err != nil {
+		return fmt.Errorf("loki: Close gave up while the observer was still busy: %w", err)
+	}
+	return nil
+}
+
+// forget takes a lease off the list of those that Close has to end.
+func (l *Locker) forget(ls *Lease) {
+	if ls.closure {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.leases, ls)
+}
+
+// enter counts a call in, or reports false because the Locker is closed.
+func (l *Locker) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.calls.add(1)
+	return true
+}
+
+// tally counts what is under way, and lets Close wait for none. A WaitGroup cannot be waited for with a context, and
+// must not grow while it is waited for.
+type tally struct {
+	mu   sync.Mutex
+	n    int
+	zero chan struct{} // closed and set to nil when n comes to 0
+}
+
+func (t *tally) add(delta int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n += delta
+	if t.n == 0 && t.zero != nil {
+		close(t.zero)
+		t.zero = nil
+	}
+}
+
+func (t *tally) wait(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		if t.n == 0 {
+			t.mu.Unlock()
+			return nil
+		}
+		if t.zero == nil {
+			t.zero = make(chan struct{})
+		}
+		zero := t.zero
+		t.mu.Unlock()
+		select {
+		case <-zero:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (t *tally) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}

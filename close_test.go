@@ -1,0 +1,94 @@
+package loki_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/stretchr/testify/require"
+)
+
+func TestClose_WaitsForClosuresThatAreStillRenewed(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		done := make(chan error, 1)
+		go func() {
+			done <- l.ExecuteWithinLock(t.Context(), 3*time.Second, func(ctx context.Context) error {
+				time.Sleep(time.Minute)
+				return ctx.Err()
+			})
+		}()
+		synctest.Wait()
+		start := time.Now()
+
+		short, cancel := context.WithTimeoutCause(t.Context(), time.Second, errFn)
+		defer cancel()
+		err := l.Close(short)
+		require.ErrorIs(t, err, errFn)
+		require.ErrorContains(t, err, "1 calls were still running")
+		require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t)), loki.ErrClosed)
+
+		require.NoError(t, l.Close(t.Context()))
+		require.Equal(t, time.Minute, time.Since(start))
+		require.NoError(t, <-done)
+		require.Empty(t, r.primary.mem.HeldKeys())
+		require.Empty(t, r.secondary.mem.HeldKeys())
+		require.NoError(t, l.Close(t.Context()), "again")
+	})
+}
+
+func TestClose_EndsWaitersAndLeases(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l, other := r.locker(), r.locker()
+		ls, err := l.Acquire(t.Context(), time.Minute)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() {
+			done <- l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), loki.WithWait(loki.UntilDone))
+		}()
+		synctest.Wait()
+		require.NoError(t, l.Close(t.Context()))
+		require.ErrorIs(t, <-done, loki.ErrClosed)
+		require.ErrorIs(t, context.Cause(ls.Context()), loki.ErrClosed)
+		require.NoError(t, ls.Release(t.Context()))
+		require.Empty(t, r.primary.mem.HeldKeys())
+		require.Empty(t, r.secondary.mem.HeldKeys())
+		r.requireRan(other)
+	})
+}
+
+func TestClose_InsideAClosureIsAnError(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l, other := r.locker(), r.locker()
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(ctx context.Context) error {
+			require.ErrorContains(t, l.Close(ctx), "inside the closure")
+			return other.Close(ctx)
+		}))
+		r.requireRan(l)
+	})
+}
+
+func TestClose_WaitsForTheFirstAttemptOfEveryRelease(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			synctest.Wait()
+			r.secondary.faults.Next(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: time.Second}})
+			return nil
+		}))
+		start := time.Now()
+		require.NoError(t, l.Close(t.Context()))
+		require.Equal(t, time.Second, time.Since(start))
+		require.Empty(t, r.secondary.mem.HeldKeys())
+	})
+}
+
+func TestClose_MisuseIsASentence(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		require.ErrorContains(t, r.locker().Close(nil), "context is nil") //nolint:staticcheck // the mistake
+		require.ErrorContains(t, (&loki.Locker{}).Close(t.Context()), "not made by Build or New")
+	})
+}

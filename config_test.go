@@ -1,0 +1,141 @@
+package loki_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/memhandler"
+	"github.com/stretchr/testify/require"
+)
+
+type invalidHandler struct{ loki.LockHandler }
+
+func (invalidHandler) Validate() error { return errors.New("the table name is empty") }
+
+func TestBuild_NamesEveryMistakeAtOnce(t *testing.T) {
+	var typedNil *memhandler.Handler
+	_, err := loki.NewBuilder().
+		SetServiceKey(" padded").
+		SetSecondaryLockHandler(typedNil).
+		SetMirror(loki.MirrorMode(7)).
+		SetHandlerTimeout(-1, 0).
+		Build()
+	for _, want := range []string{
+		`the service key " padded" begins or ends with a blank`,
+		"the primary lock handler is missing",
+		"the secondary lock handler is a nil *memhandler.Handler",
+		"MirrorMode(7) is not a mirror mode",
+		"handler timeouts of -1ns and 0s",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestBuild_Mistakes(t *testing.T) {
+	mem := memhandler.New()
+	for name, c := range map[string]struct {
+		config loki.Config
+		want   string
+	}{
+		"no key":           {loki.Config{Primary: mem}, "the service key is empty"},
+		"control":          {loki.Config{Primary: mem, ServiceKey: "a\nb"}, "control character"},
+		"not UTF-8":        {loki.Config{Primary: mem, ServiceKey: "\xff"}, "not valid UTF-8"},
+		"too long":         {loki.Config{Primary: mem, ServiceKey: strings.Repeat("ж", 401)}, "401 UTF-16 units, at most 400"},
+		"too long encoded": {loki.Config{Primary: mem, ServiceKey: strings.Repeat("/", 200)}, "600 UTF-16 units"},
+		"surrogates":       {loki.Config{Primary: mem, ServiceKey: strings.Repeat("😀", 201)}, "402 UTF-16 units"},
+		"sync alone":       {loki.Config{Primary: mem, ServiceKey: "a", Mirror: loki.MirrorSync}, "MirrorSync needs a secondary"},
+		"invalid handler":  {loki.Config{Primary: invalidHandler{mem}, ServiceKey: "a"}, "the table name is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := loki.New(c.config)
+			require.ErrorContains(t, err, c.want)
+			require.Nil(t, l)
+		})
+	}
+	_, err := loki.New(loki.Config{Primary: mem, ServiceKey: strings.Repeat("ж", 400)})
+	require.NoError(t, err)
+}
+
+func TestBuild_CopiesByValue(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		b := loki.NewBuilder().SetServiceKey("one").SetPrimaryLockHandler(r.primary)
+		one, err := b.Build()
+		require.NoError(t, err)
+		two, err := b.SetServiceKey("two").SetPrimaryLockHandler(r.secondary).Build()
+		require.NoError(t, err)
+		require.Equal(t, "one", r.requireRan(one).Key)
+		require.Equal(t, "two", r.requireRan(two).Key)
+		require.Equal(t, "one", r.primary.Calls()[0].Claim.Key)
+		require.Equal(t, "two", r.secondary.Calls()[0].Claim.Key)
+	})
+}
+
+func TestSetHandlerTimeout(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l, err := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(r.primary).SetSecondaryLockHandler(r.secondary).
+			SetHandlerTimeout(70*time.Millisecond, 200*time.Millisecond).Build()
+		require.NoError(t, err)
+		r.primary.hang()
+		r.secondary.hang()
+		start := time.Now()
+		require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t)), loki.ErrUnavailable)
+		require.Equal(t, 270*time.Millisecond, time.Since(start))
+	})
+}
+
+func TestPairsOfServiceKeyAndResourceNeverMeet(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		seen := map[string]string{}
+		for _, pair := range [][2]string{{"a", ""}, {"a/b", ""}, {"a", "b"}, {"a/b", "c"}, {"a", "b/c"}, {"a%2Fb", ""}, {"a", "%"}, {"a%", ""}, {"a%25", ""}, {"A", "b"}} {
+			l := r.locker(func(c *loki.Config) { c.ServiceKey = pair[0] })
+			var opts []loki.Option
+			if pair[1] != "" {
+				opts = append(opts, loki.WithResource(pair[1]))
+			}
+			key := r.requireRan(l, opts...).Key
+			require.Empty(t, seen[key], "%q and %q share the key %q", pair, seen[key], key)
+			seen[key] = strings.Join(pair[:], " and ")
+		}
+	})
+}
+
+func TestTokensAreUnique(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(alone), r.locker(alone)
+		tokens := map[string]bool{}
+		for range 20 {
+			r.requireRan(a)
+			r.requireRan(b)
+		}
+		for _, call := range r.primary.Calls() {
+			require.Len(t, call.Claim.Token, 32)
+			tokens[call.Claim.Token] = true
+		}
+		require.Len(t, tokens, 40)
+	})
+}
+
+func TestAbandonedCallsAreBounded(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		until := make(chan struct{})
+		stuck := newStuckHandler(until)
+		l2, err := loki.New(loki.Config{ServiceKey: "job", Primary: stuck, PrimaryTimeout: 10 * time.Millisecond})
+		require.NoError(t, err)
+		for range 2 * loki.MaxAbandonedCalls {
+			require.ErrorIs(t, l2.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t)), loki.ErrUnavailable)
+		}
+		require.LessOrEqual(t, stuck.most(), int64(loki.MaxAbandonedCalls+1), "calls that do not return pile up")
+		start := time.Now()
+		err = l2.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t))
+		require.ErrorContains(t, err, "have not returned")
+		require.Zero(t, time.Since(start), "unavailable at once")
+
+		close(until)
+		time.Sleep(5 * time.Second)
+		r.requireRan(l2)
+		require.NoError(t, l2.Close(t.Context()))
+	})
+}

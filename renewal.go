@@ -1,0 +1,186 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// verdict is what a round of renewal came to.
+type verdict struct {
+	store  string    // confirmed: by whom
+	sent   time.Time // confirmed: when the request was sent
+	end    time.Time // confirmed: the new end of the window; zero if not confirmed
+	reason error     // final: why the lease is lost; nil if it is not
+	err    error     // what a store said; transient where there is no reason
+}
+
+func confirmedBy(name string, a answer, expiry time.Duration) verdict {
+	return verdict{store: name, sent: a.sent, end: windowEnd(a.sent, expiry)}
+}
+
+// renew asks the stores once to go on with a lease.
+func (l *Locker) renew(ctx context.Context, ls *Lease) verdict {
+	switch {
+	case l.secondary == nil:
+		a := l.renewPrimary(ctx, ls, 1)
+		switch {
+		case a.err != nil:
+			return verdict{err: a.err}
+		case !a.Held:
+			return verdict{reason: ErrNotHeld}
+		}
+		return confirmedBy(primaryName, a, ls.claim.Expiry)
+	case l.mode == MirrorSync:
+		return l.renewSync(ctx, ls)
+	}
+	ls.mu.Lock()
+	byPrimary := ls.primary.stands
+	ls.mu.Unlock()
+	if byPrimary {
+		return l.renewAsync(ctx, ls)
+	}
+	return l.renewByRow(ctx, ls)
+}
+
+// renewAsync renews a lease that lives in the primary. The secondary is asked only if the primary does not confirm it.
+func (l *Locker) renewAsync(ctx context.Context, ls *Lease) verdict {
+	a := l.renewPrimary(ctx, ls, 2)
+	switch {
+	case a.err == nil && a.Held:
+		l.mirrorWrite(ls)
+		return confirmedBy(primaryName, a, ls.claim.Expiry)
+	case a.err == nil:
+		// The primary has forgotten the claim, and may have granted the key to somebody else by now. Our row, if it
+		// stands, makes them yield; without it there is nothing to go on by, and nothing is taken anew behind fn's
+		// back. An error is as final here as a no: nobody knows who is right, so the lease ends.
+		ls.mu.Lock()
+		rowStands := ls.secondary.stands && time.Now().Before(ls.secondary.until)
+		ls.mu.Unlock()
+		if !rowStands {
+			return verdict{reason: ErrNotHeld}
+		}
+		b := l.renewRow(ctx, ls, ls.claim.Expiry)
+		if b.err != nil || !b.Held {
+			return verdict{reason: ErrNotHeld, err: b.err}
+		}
+		l.doubts.raise(ls.claim.Key)
+		return confirmedBy(secondaryName, b, ls.claim.Expiry)
+	}
+	if ctx.Err() != nil {
+		return verdict{err: a.err}
+	}
+	// Unavailable. Inside the window the lock is still ours, so that the row may be written now if it never was.
+	l.doubts.raiseAll()
+	b := l.renewRow(ctx, ls, ls.claim.Expiry)
+	switch {
+	case b.err != nil:
+		return verdict{err: errors.Join(a.err, b.err)}
+	case b.Held:
+		return confirmedBy(secondaryName, b, ls.claim.Expiry)
+	}
+	return l.refused(ls, b)
+}
+
+// refused is a row that is somebody else's while the lease lives in the primary: a conflict once the grace is over.
+// Until then it may be a release on its way.
+func (l *Locker) refused(ls *Lease, a answer) verdict {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.mirroring.refused.IsZero() {
+		ls.mirroring.refused = time.Now()
+		l.events.emit(ls.ctx, Event{Kind: KindConflict, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: conflictWith(a.HeldBy)})
+	}
+	if time.Since(ls.mirroring.refused) < MirrorGrace {
+		return verdict{err: conflictWith(a.HeldBy)}
+	}
+	l.doubts.raise(ls.claim.Key)
+	return verdict{reason: ErrConflict, err: conflictWith(a.HeldBy)}
+}
+
+// renewByRow renews a lease that lives in the secondary, and then tries to take the primary again. Who holds the row
+// does not yield because the primary is busy: whoever holds that has no row, and will.
+func (l *Locker) renewByRow(ctx context.Context, ls *Lease) verdict {
+	b := l.renewRow(ctx, ls, ls.claim.Expiry)
+	if b.err == nil && !b.Held {
+		return verdict{reason: ErrNotHeld, err: conflictWith(b.HeldBy)}
+	}
+	if ctx.Err() != nil {
+		return verdict{err: b.err}
+	}
+	a := l.renewPrimary(ctx, ls, 2)
+	switch {
+	case a.err == nil && a.Held:
+		return confirmedBy(primaryName, a, ls.claim.Expiry)
+	case b.err != nil:
+		return verdict{err: errors.Join(a.err, b.err)}
+	}
+	return confirmedBy(secondaryName, b, ls.claim.Expiry)
+}
+
+// renewSync renews a lease that is protected by its row. The primary is renewed first, so that the row, which gets
+// what is left, does not outlive it; its answer counts unless it is a mistake, which nobody would notice otherwise.
+func (l *Locker) renewSync(ctx context.Context, ls *Lease) verdict {
+	left, sent := ls.claim.Expiry, time.Now()
+	a := l.renewPrimary(ctx, ls, 2)
+	if a.err == nil && a.Held {
+		sent = a.sent
+		left = ceilMillisecond(left - time.Since(sent))
+	}
+	if ctx.Err() != nil || left <= 0 || a.err != nil && !IsUnavailable(a.err) {
+		return verdict{err: a.err}
+	}
+	b := l.renewRow(ctx, ls, left)
+	switch {
+	case b.err != nil:
+		return verdict{err: errors.Join(a.err, b.err)}
+	case !b.Held:
+		return verdict{reason: ErrConflict, err: conflictWith(b.HeldBy)}
+	}
+	return verdict{store: secondaryName, sent: sent, end: windowEnd(b.sent, left)}
+}
+
+// renewPrimary extends the claim in the primary, or takes it there again if the lease lives in the secondary: with the
+// same token, and inside the window, so that it is still ours to take. It may use one share of what is left of the
+// window; the rest is for the secondary.
+func (l *Locker) renewPrimary(ctx context.Context, ls *Lease, shares int) answer {
+	ls.mu.Lock()
+	stands := ls.primary.stands
+	limit := min(time.Until(ls.end)/time.Duration(shares), ls.claim.Expiry/RenewalFraction)
+	ls.mu.Unlock()
+	op, ask := opLock, l.primary.lock
+	if stands {
+		op, ask = opExtend, l.primary.extend
+	}
+	a := ask(ctx, ls.claim, limit)
+	ls.mu.Lock()
+	ls.primary.note(a, ls.claim.Expiry)
+	ls.mu.Unlock()
+	l.renewed(ls, primaryName, op, a)
+	return a
+}
+
+// renewRow writes the lease's row for what is left, in its turn.
+func (l *Locker) renewRow(ctx context.Context, ls *Lease, left time.Duration) answer {
+	c := ls.claim
+	c.Expiry = left
+	c.Supersedes = ls.supersedes
+	ls.mu.Lock()
+	limit := time.Until(ls.end)
+	ls.mu.Unlock()
+	a := l.askSecondary(ctx, c, limit)
+	ls.mu.Lock()
+	ls.secondary.note(a, left)
+	if a.err == nil && a.Held {
+		ls.mirroring.refused, ls.mirroring.failed = time.Time{}, false
+	}
+	ls.mu.Unlock()
+	l.renewed(ls, secondaryName, opLock, a)
+	return a
+}
+
+func (l *Locker) renewed(ls *Lease, handler, op string, a answer) {
+	if a.err == nil && a.Held {
+		l.events.emit(ls.ctx, Event{Kind: KindRenewed, Handler: handler, Op: op, Key: ls.claim.Key, Took: time.Since(a.sent)})
+	}
+}

@@ -36,7 +36,9 @@ func (l *Locker) Close(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	for _, ls := range leases {
-		ls.finish(ErrClosed)
+		if ls.finish(ErrClosed) {
+			l.settleLater(ls)
+		}
 	}
 	if err := l.calls.wait(ctx); err != nil {
 		return fmt.Errorf("loki: Close gave up while %d calls were still running: %w", l.calls.count(), err)

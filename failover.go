@@ -35,15 +35,15 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	}
 	switch {
 	case ctx.Err() != nil:
-		l.settle(ls)
+		l.settleLater(ls)
 		return nil, newEndedError(ctx, r.key)
 	case a.err == nil:
 		return l.confirm(ctx, ls, r, a)
 	case !IsUnavailable(a.err):
-		l.settle(ls)
+		l.settleLater(ls)
 		return nil, &mistakeError{key: r.key, errs: a.err}
 	case l.secondary == nil:
-		l.settle(ls)
+		l.settleLater(ls)
 		return nil, &unavailableError{key: r.key, errs: a.err}
 	}
 	return l.fallBack(ctx, ls, r, a.err)
@@ -80,15 +80,16 @@ func (l *Locker) confirm(ctx context.Context, ls *Lease, r request, a answer) (*
 	ls.end, ls.confirmed = ls.primary.until, a.sent
 	if l.secondary != nil && (l.mode == MirrorSync || l.doubts.about(ls.claim.Key)) {
 		if err := l.mirrorFirst(ctx, ls, r); err != nil {
-			l.settle(ls)
-			if ctx.Err() == nil {
-				<-ls.settled // the next caller must not be told "busy" because of us
+			if ctx.Err() != nil {
+				l.settleLater(ls)
+			} else { // waited for: the next caller must not be told "busy" because of us
+				l.settle(ls)
 			}
 			return nil, err
 		}
 	}
 	if !ls.start() {
-		l.settle(ls)
+		l.settleLater(ls)
 		return nil, &unavailableError{key: r.key, errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver))}
 	}
 	if l.secondary != nil && !ls.secondary.stands {
@@ -159,7 +160,7 @@ func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr 
 		}
 		a.err = l.secondary.wrap(opLock, ls.claim, Unavailable(errOver))
 	}
-	l.settle(ls)
+	l.settleLater(ls)
 	switch {
 	case ctx.Err() != nil:
 		return nil, newEndedError(ctx, r.key)

@@ -95,7 +95,9 @@ func (ls *Lease) Release(ctx context.Context) error {
 	if ctx == nil {
 		return errNilContext
 	}
-	ls.finish(nil)
+	if ls.finish(nil) {
+		ls.locker.settleLater(ls)
+	}
 	select {
 	case <-ls.settled:
 	case <-ctx.Done():
@@ -204,19 +206,19 @@ func (ls *Lease) lose(reason, err error) {
 	lost := &lostError{key: ls.claim.Key, reason: reason, err: err}
 	if ls.endWith(lost, lost) {
 		ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
-		ls.locker.settle(ls)
+		ls.locker.settleLater(ls)
 	}
 }
 
 // finish ends the lease because it is no longer needed: cause is what its context ends with, nil for context.Canceled.
-// If it turns out to be lost instead, ls.lost says so. It does not wait for the stores.
-func (ls *Lease) finish(cause error) {
+// If it turns out to be lost instead, ls.lost says so. It reports whether it was the one to end it, and has to settle it.
+func (ls *Lease) finish(cause error) bool {
 	var lost *lostError
 	ls.mu.Lock()
 	switch {
 	case ls.ended:
 		ls.mu.Unlock()
-		return
+		return false
 	case !time.Now().Before(ls.end): // the timer is about to say so
 		lost = &lostError{key: ls.claim.Key, reason: ErrExpired, err: ls.failing}
 	case !ls.mirroring.refused.IsZero():
@@ -226,12 +228,11 @@ func (ls *Lease) finish(cause error) {
 	if lost != nil {
 		cause = lost
 	}
-	if ls.endWith(lost, cause) {
-		if lost != nil {
-			ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
-		}
-		ls.locker.settle(ls)
+	ended := ls.endWith(lost, cause)
+	if ended && lost != nil {
+		ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
 	}
+	return ended
 }
 
 // endWith makes the lease end, once: it reports false if it had ended before. Nothing is renewed or mirrored after it,

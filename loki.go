@@ -102,7 +102,9 @@ func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn
 	}
 	// Deferred, not called after fn: also a panic or a Goexit gives the lock back.
 	defer func() {
-		ls.finish(nil)
+		if ls.finish(nil) {
+			l.settle(ls)
+		}
 		<-ls.settled
 		ls.mu.Lock()
 		lost := ls.lost
@@ -145,7 +147,9 @@ func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Opti
 	l.leases[ls] = struct{}{}
 	l.mu.Unlock()
 	if closed {
-		ls.finish(ErrClosed)
+		if ls.finish(ErrClosed) {
+			l.settleLater(ls)
+		}
 		l.forget(ls)
 		return nil, ErrClosed
 	}

@@ -254,7 +254,7 @@ func (l *Locker) writeRow(ls *Lease) {
 
 // mirrorRelease lets the lease's row go, in its turn. It returns nil if there can be none, else a channel that is
 // closed when the first attempt has returned. A closure that ends before its mirror write has begun needs neither.
-func (l *Locker) mirrorRelease(ls *Lease, keep time.Time) <-chan struct{} {
+func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan struct{} {
 	ls.mu.Lock()
 	job := ls.mirroring.job
 	ls.mu.Unlock()
@@ -269,7 +269,7 @@ func (l *Locker) mirrorRelease(ls *Lease, keep time.Time) <-chan struct{} {
 	}
 	done := make(chan struct{})
 	l.background.add(1)
-	l.mirror.enqueue(ls.claim.Key, &mirrorJob{background: true, run: func() {
+	l.mirror.enqueue(ls.claim.Key, &mirrorJob{background: !waited, run: func() {
 		defer l.background.add(-1)
 		defer close(done)
 		ls.mu.Lock()

@@ -3,7 +3,6 @@ package loki
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 )
 
@@ -19,44 +18,48 @@ const firstReleasePause = 50 * time.Millisecond
 var errTooManyReleases = errors.New("loki: too many releases are being retried: this claim is left to expire")
 
 // settle lets the lease's claim go in every store that may hold it, or, under a minimum hold, sets what is left of it
-// there. It returns at once; ls.settled is closed when the first attempt of every release that a caller has to wait for
-// has returned. Each lease is settled once, after it has ended or instead of being started.
-//
-// The mirror's release is not waited for, unless the row is what the lease lived by.
+// there. It returns, and closes ls.settled, when the first attempt of every release that a caller has to wait for has
+// returned: the mirror's is not among them, unless the row is what the lease lived by. Each lease is settled once, after
+// it has ended or instead of being started.
 func (l *Locker) settle(ls *Lease) {
-	ls.cancel(nil) // of no effect on one that has ended
 	l.background.add(1)
+	defer l.background.add(-1)
+	defer close(ls.settled)
+	ls.cancel(nil) // of no effect on one that has ended
+	ls.mu.Lock()
+	renewing := ls.renewing
+	ls.mu.Unlock()
+	if renewing != nil { // called off, so this is short; its outcome belongs in the records
+		<-renewing
+	}
+	ls.mu.Lock()
+	keep := ls.keep
+	if ls.lost != nil || !ls.started() {
+		keep = time.Time{}
+	}
+	byRow := ls.lives == secondaryName
+	primary := l.newRelease(ls, l.primary, ls.primary, keep)
+	primary.claim.Mirrored = ls.secondary.may
+	ls.mu.Unlock()
+
+	var row <-chan struct{}
+	if l.secondary != nil {
+		row = l.mirrorRelease(ls, keep, byRow)
+	}
+	if primary.may {
+		primary.attempt()
+	}
+	if byRow && row != nil {
+		<-row
+	}
+}
+
+// settleLater is settle for those who do not wait, or may not be made to.
+func (l *Locker) settleLater(ls *Lease) {
+	l.background.add(1) // here, not in there: Close may look in between
 	go func() {
 		defer l.background.add(-1)
-		defer close(ls.settled)
-		ls.mu.Lock()
-		renewing := ls.renewing
-		ls.mu.Unlock()
-		if renewing != nil { // called off, so this is short; its outcome belongs in the records
-			<-renewing
-		}
-		ls.mu.Lock()
-		keep := ls.keep
-		if ls.lost != nil || !ls.started() {
-			keep = time.Time{}
-		}
-		mirrored := ls.secondary.may
-		byRow := ls.lives == secondaryName
-		primary := l.newRelease(ls, l.primary, ls.primary, keep)
-		ls.mu.Unlock()
-		primary.claim.Mirrored = mirrored
-
-		var waiting sync.WaitGroup
-		if l.secondary != nil {
-			done := l.mirrorRelease(ls, keep)
-			if byRow && done != nil {
-				waiting.Go(func() { <-done })
-			}
-		}
-		if primary.may {
-			waiting.Go(primary.attempt)
-		}
-		waiting.Wait()
+		l.settle(ls)
 	}()
 }
 

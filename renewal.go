@@ -82,20 +82,23 @@ func (l *Locker) renewAsync(ctx context.Context, ls *Lease) verdict {
 	return l.refused(ls, b)
 }
 
-// refused is a row that is somebody else's while the lease lives in the primary: a conflict once the grace is over.
-// Until then it may be a release on its way.
+// refused is a row that is somebody else's while the lease lives in the primary. It may be a release on its way, so the
+// row is tried again like any refused mirror write, and is a conflict when the grace is over.
 func (l *Locker) refused(ls *Lease, a answer) verdict {
+	conflict := conflictWith(a.HeldBy)
 	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.mirroring.refused.IsZero() {
+	first := ls.mirroring.refused.IsZero()
+	if first {
 		ls.mirroring.refused = time.Now()
-		l.events.emit(ls.ctx, Event{Kind: KindConflict, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: conflictWith(a.HeldBy)})
 	}
-	if time.Since(ls.mirroring.refused) < MirrorGrace {
-		return verdict{err: conflictWith(a.HeldBy)}
+	if !ls.ended {
+		l.mirrorAgain(ls, refusedPause)
 	}
-	l.doubts.raise(ls.claim.Key)
-	return verdict{reason: ErrConflict, err: conflictWith(a.HeldBy)}
+	ls.mu.Unlock()
+	if first {
+		l.events.emit(ls.ctx, Event{Kind: KindConflict, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: conflict})
+	}
+	return verdict{err: conflict}
 }
 
 // renewByRow renews a lease that lives in the secondary, and then tries to take the primary again. Who holds the row
@@ -105,7 +108,7 @@ func (l *Locker) renewByRow(ctx context.Context, ls *Lease) verdict {
 	if b.err == nil && !b.Held {
 		return verdict{reason: ErrNotHeld, err: conflictWith(b.HeldBy)}
 	}
-	if ctx.Err() != nil {
+	if b.err != nil && ctx.Err() != nil {
 		return verdict{err: b.err}
 	}
 	a := l.renewPrimary(ctx, ls, 2)

@@ -29,6 +29,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	if !l.closed {
 		l.closed = true
 		close(l.closing)
+		l.breaker.end()
 	}
 	leases := make([]*Lease, 0, len(l.leases))
 	for ls := range l.leases {

@@ -24,7 +24,14 @@ type request struct {
 // is left behind: what may have been recorded is being taken back.
 func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	claim := Claim{Key: r.key, Token: newToken(), Expiry: r.expiry, Holder: l.holder}
+	if l.breaker.isOpen(r.key) {
+		ls := l.newLease(ctx, claim, r)
+		return l.fallBack(ctx, ls, r, l.primary.wrap(opLock, claim, Unavailable(errBreakerOpen)))
+	}
 	a := l.primary.lock(ctx, claim, l.primaryLimit(ctx, r.limit, r.expiry))
+	if a.err == nil {
+		l.breaker.answered(r.key)
+	}
 	if a.err == nil && !a.Held {
 		return nil, &BusyError{Key: r.key, Holder: a.HeldBy}
 	}
@@ -46,6 +53,7 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 		l.settleLater(ls)
 		return nil, &unavailableError{key: r.key, errs: a.err}
 	}
+	l.breaker.failed(ctx, r.key)
 	return l.fallBack(ctx, ls, r, a.err)
 }
 

@@ -87,7 +87,7 @@ func TestScenario3_UnavailableLetsTheSecondaryDecide(t *testing.T) {
 				require.Equal(t, "secondary", r.requireRan(b).Store)
 				require.NotEmpty(t, r.events(loki.KindFellBack))
 
-				r.primary.heal()
+				r.primaryIsBack()
 				require.Equal(t, "primary", r.requireRan(a).Store)
 				time.Sleep(time.Minute)
 				r.requireEmpty()
@@ -98,7 +98,6 @@ func TestScenario3_UnavailableLetsTheSecondaryDecide(t *testing.T) {
 
 func TestPrimaryThatHangsIsGivenUpInTime(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker()
 		r.primary.hang()
 		for _, c := range []struct {
 			expiry, deadline, want time.Duration
@@ -114,7 +113,7 @@ func TestPrimaryThatHangsIsGivenUpInTime(t *testing.T) {
 				defer cancel()
 			}
 			var out loki.Outcome
-			require.NoError(t, l.ExecuteWithinLock(ctx, c.expiry, func(context.Context) error { return nil }, loki.WithOutcome(&out)))
+			require.NoError(t, r.locker().ExecuteWithinLock(ctx, c.expiry, func(context.Context) error { return nil }, loki.WithOutcome(&out)))
 			require.Equal(t, c.want, out.Waited)
 			require.Equal(t, "secondary", out.Store)
 		}
@@ -320,7 +319,7 @@ func TestAsync_AfterAnOutageAKeyIsAcquiredInSyncOrder(t *testing.T) {
 		r.primary.fail(errDown)
 		r.requireRan(l)
 		r.requireEmpty()
-		r.primary.heal()
+		r.primaryIsBack()
 		r.secondary.plant(t, foreign(time.Minute)) // somebody fell back while the primary was down
 
 		r.requireBusy(l)

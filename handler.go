@@ -18,7 +18,7 @@ import (
 // An error that means "the store cannot be reached, or cannot answer now" should be wrapped with [Unavailable]; any
 // other error is taken for somebody's mistake and goes to the caller as it is. See [IsUnavailable].
 //
-// What more a store can do it says with capabilities: [Granter], [Extender], [Inspector], [Validator]. Each is an
+// What more a store can do it says with capabilities: [Granter], [Extender], [Notifier], [Inspector], [Validator]. Each is an
 // interface of one method, found by type. A decorator that has a capability's method but whose inner handler does not
 // returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
 type LockHandler interface {
@@ -64,6 +64,10 @@ type Claim struct {
 	// Supersedes, if not empty, is the token of a claim that is known to be over: a record of it under Key is
 	// replaced as if it had expired.
 	Supersedes string
+
+	// Quiet asks a [Notifier] not to wake anybody for the release of this claim: its holder has yielded to another,
+	// and those who wait are to back off.
+	Quiet bool
 }
 
 // Grant is the answer to a claim in full.
@@ -91,6 +95,10 @@ type Holder struct {
 	// Since and Until are the times of the claim's first grant and of its expiry, by the store's clock. Zero where
 	// the store does not know.
 	Since, Until time.Time
+
+	// Left is how long from the answer until the claim expires, if it is not renewed: what a client can wait for, whose
+	// clock is not the store's. Zero where the store does not know.
+	Left time.Duration
 }
 
 // Granter is the capability to answer Lock in full, in the same single round trip. Grant follows every rule of
@@ -111,6 +119,20 @@ type Granter interface {
 // Without it the Locker renews with Lock, inside the lease's window only.
 type Extender interface {
 	Extend(ctx context.Context, c Claim) (held bool, err error)
+}
+
+// Notifier is the capability to tell a waiter that a key may be free, so that it need not poll.
+//
+// Notify returns when it is listening: whatever frees key from then on is told by a value on the channel, and so is
+// whatever makes it free earlier than was said before. That is a release, unless the claim is [Claim.Quiet], and an
+// expiry made shorter; not an expiry that passes, which a waiter knows from [Holder.Left]. Values may be merged, and there
+// may be more of them than needed: none of them promises the lock. A handler that may have missed something, as when its
+// connection broke, sends one to be safe. Notify listens until ctx ends, and then leaves nothing behind. If it can listen
+// no longer it closes the channel.
+//
+// Without it waiting polls with a jittered, growing pause.
+type Notifier interface {
+	Notify(ctx context.Context, key string) (<-chan struct{}, error)
 }
 
 // Inspector is the capability to say who holds a key, for people and tools that look. False means that nobody does.

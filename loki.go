@@ -26,6 +26,7 @@ type Locker struct {
 	gate            *gate
 	mirror          *mirror
 	doubts          doubts
+	breaker         *breaker
 	calls           tally // running calls and closures
 	background      tally // first attempts that somebody may want to wait for
 	pendingReleases atomic.Int64
@@ -49,7 +50,7 @@ func New(c Config) (*Locker, error) {
 		return nil, err
 	}
 	events := &observer{observe: c.Observer}
-	return &Locker{
+	l := &Locker{
 		serviceKey: encodePart(c.ServiceKey),
 		mode:       c.Mirror,
 		holder:     processName(),
@@ -60,7 +61,11 @@ func New(c Config) (*Locker, error) {
 		mirror:     newMirror(),
 		closing:    make(chan struct{}),
 		leases:     make(map[*Lease]struct{}),
-	}, nil
+	}
+	if l.secondary != nil {
+		l.breaker = &breaker{primary: l.primary}
+	}
+	return l, nil
 }
 
 // processName is what people see as the holder.

@@ -133,6 +133,12 @@ func (r *rig) events(kind loki.EventKind) []loki.Event {
 	return r.log.of(kind)
 }
 
+// primaryIsBack heals the primary and waits until every breaker has noticed.
+func (r *rig) primaryIsBack() {
+	r.primary.heal()
+	time.Sleep(2 * loki.BreakerMaxPause)
+}
+
 // requireEmpty waits, in the bubble's time, until no store holds anything.
 func (r *rig) requireEmpty() {
 	r.t.Helper()

@@ -88,6 +88,9 @@ func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pend
 // connection is gone.
 func (p *pendingRelease) attempt() {
 	a, kept := p.ask()
+	if a.err == nil && p.store == p.locker.primary {
+		p.locker.breaker.answered(p.claim.Key)
+	}
 	switch {
 	case a.err == nil && !p.unsure:
 		p.end()

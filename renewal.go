@@ -159,6 +159,9 @@ func (l *Locker) renewPrimary(ctx context.Context, ls *Lease, shares int) answer
 	ls.mu.Lock()
 	ls.primary.note(a, ls.claim.Expiry)
 	ls.mu.Unlock()
+	if a.err == nil {
+		l.breaker.answered(ls.claim.Key)
+	}
 	l.renewed(ls, primaryName, op, a)
 	return a
 }

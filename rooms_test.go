@@ -163,6 +163,21 @@ func TestPackagesSayWhatTheyDoNot(t *testing.T) {
 	}
 }
 
+func TestMapNamesEveryFileOfTheCore(t *testing.T) {
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	require.NoError(t, err)
+	for _, f := range goFiles(t) {
+		if path.Dir(f.path) == "." && !f.test && !strings.Contains(string(text), "| `"+f.path+"` |") {
+			t.Errorf("the map in CONTRIBUTING.md does not say what %s is", f.path)
+		}
+	}
+	for name := range rooms {
+		if name != "loki" && !strings.Contains(string(text), "| `"+name+"/` |") {
+			t.Errorf("the map in CONTRIBUTING.md does not say what %s is", name)
+		}
+	}
+}
+
 // goFile is one Go file of the repository, whatever system it is for.
 type goFile struct {
 	path   string // from the root, with slashes

@@ -97,7 +97,7 @@ func TestBreaker_AnswerToARenewalClosesIt(t *testing.T) {
 				require.Equal(t, "secondary", r.requireRan(l, loki.WithResource(fmt.Sprint(i))).Store)
 			}
 			r.primary.faults.Clear(lokitest.OpLock)
-			time.Sleep(time.Second)
+			time.Sleep(1500 * time.Millisecond)
 			require.Equal(t, "primary", r.requireRan(l, loki.WithResource("3")).Store)
 			return ctx.Err()
 		}))

@@ -146,11 +146,11 @@ func validatePart(what, s string) error {
 	return nil
 }
 
-// encodePart makes "service/resource" unambiguous. Only the two characters that could confuse it are touched, so that
-// people recognise their keys in the store.
-func encodePart(s string) string {
-	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(s)
-}
+// encodePart makes "service/resource@occurrence" unambiguous. Only the characters that could confuse it are touched, so
+// that people recognise their keys in the store.
+func encodePart(s string) string { return partEncoder.Replace(s) }
+
+var partEncoder = strings.NewReplacer("%", "%25", "/", "%2F", "@", "%40")
 
 func validateLength(key string) error {
 	if n := len(utf16.Encode([]rune(key))); n > MaxKeyLength {

@@ -14,6 +14,10 @@ var (
 	// [IgnoreBusy]. The error that matches it is often a [*BusyError].
 	ErrBusy = errors.New("loki: the lock is held elsewhere")
 
+	// ErrDone means that the occurrence named by [WithOccurrence] has been run already, and fn did not run. It is a kind
+	// of [ErrBusy], and matches that too.
+	ErrDone = errors.New("loki: this occurrence has been run already")
+
 	// ErrUnavailable means that no store that could have decided answered, and fn did not run.
 	ErrUnavailable = errors.New("loki: no store answered")
 
@@ -100,6 +104,22 @@ func (e *BusyError) Error() string {
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
 func (e *BusyError) Unwrap() error { return e.err }
+
+// doneError is the ErrDone of one occurrence.
+type doneError struct {
+	key    string
+	holder Holder // who ran it, if the store told
+}
+
+func (e *doneError) Error() string {
+	s := fmt.Sprintf("loki: %q has been run already", e.key)
+	if e.holder.ID != "" {
+		s += " by " + e.holder.ID
+	}
+	return s
+}
+
+func (e *doneError) Is(target error) bool { return target == ErrDone || target == ErrBusy }
 
 // lostError is the cause of a lost lease's context and what the caller gets for it.
 type lostError struct {

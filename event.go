@@ -19,6 +19,7 @@ const (
 	KindRenewed        EventKind = "renewed"          // debug: Handler has confirmed the lease
 	KindMirrored       EventKind = "mirrored"         // debug: the secondary has recorded the lock
 	KindBusy           EventKind = "busy"             // debug: held elsewhere, fn did not run
+	KindDone           EventKind = "done"             // debug: the occurrence has been run already, fn did not run
 	KindTakenBack      EventKind = "taken_back"       // debug: a claim of unknown outcome was removed from Handler, if it was there
 	KindFellBack       EventKind = "fell_back"        // warn: the primary is unavailable and the secondary was asked
 	KindRenewFailed    EventKind = "renew_failed"     // warn: no store confirmed the lease; tried again until its window closes
@@ -30,6 +31,7 @@ const (
 	KindUnavailable    EventKind = "unavailable"      // error: no store answered, fn did not run
 	KindRefused        EventKind = "refused"          // error: a store refused by somebody's mistake, fn did not run
 	KindLost           EventKind = "lost"             // error: the lock ended while fn was running
+	KindRecordFailed   EventKind = "record_failed"    // error: a store did not record an occurrence that was run; tried again for a minute
 	KindPanic          EventKind = "panic"            // error: a handler or an observer panicked; Err has the stack
 	KindDropped        EventKind = "dropped"          // warn: the observer is too slow and missed the events that Err counts
 )
@@ -47,7 +49,7 @@ type Event struct {
 // level is the one table of how serious a kind is.
 func (k EventKind) level() slog.Level {
 	switch k {
-	case KindUnavailable, KindRefused, KindLost, KindPanic:
+	case KindUnavailable, KindRefused, KindLost, KindRecordFailed, KindPanic:
 		return slog.LevelError
 	case KindFellBack, KindRenewFailed, KindMirrorFailed, KindMirrorShed, KindReleaseFailed, KindTakeBackFailed, KindConflict, KindDropped:
 		return slog.LevelWarn

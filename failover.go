@@ -18,12 +18,16 @@ type request struct {
 	minHold time.Duration
 	renewal bool
 	closure bool
+
+	record   string        // the key of the occurrence's record; empty if there is none
+	keep     time.Duration // of that record
+	rowFirst bool          // acquire in sync order, whatever the mode
 }
 
 // ask asks the stores once for a new claim. It returns a lease that has been started, or an error after which nothing
 // is left behind: what may have been recorded is being taken back.
 func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
-	claim := Claim{Key: r.key, Token: newToken(), Expiry: r.expiry, Holder: l.holder}
+	claim := l.newClaim(r.key, r.expiry)
 	if l.breaker.isOpen(r.key) {
 		ls := l.newLease(ctx, claim, r)
 		return l.fallBack(ctx, ls, r, l.primary.wrap(opLock, claim, Unavailable(errBreakerOpen)))
@@ -86,7 +90,7 @@ const noLimit = time.Duration(1<<63 - 1)
 func (l *Locker) confirm(ctx context.Context, ls *Lease, r request, a answer) (*Lease, error) {
 	ls.store, ls.lives, ls.claim.Fence, ls.supersedes = primaryName, primaryName, a.Fence, a.Released
 	ls.end, ls.confirmed = ls.primary.until, a.sent
-	if l.secondary != nil && (l.mode == MirrorSync || l.doubts.about(ls.claim.Key)) {
+	if l.secondary != nil && (l.mode == MirrorSync || r.rowFirst || l.doubts.about(ls.claim.Key)) {
 		if err := l.mirrorFirst(ctx, ls, r); err != nil {
 			if ctx.Err() != nil {
 				l.settleLater(ls)
@@ -142,6 +146,7 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 		if left := min(time.Until(refusedUntil), untilLimit(r.limit), time.Until(ls.end)); left <= refusedPause {
 			l.doubts.raise(c.Key)
 			conflict := conflictWith(a.HeldBy)
+			ls.yielded = true
 			l.events.emit(ctx, Event{Kind: KindConflict, Handler: secondaryName, Op: opLock, Key: c.Key, Err: conflict})
 			return &BusyError{Key: r.key, Holder: a.HeldBy, err: conflict}
 		}

@@ -1,18 +1,10 @@
 package loki
 
 import (
-	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
-)
-
-// The pauses between two tries of a waiter, which are jittered by a quarter: the first, and the longest it grows to.
-const (
-	firstPollPause = 10 * time.Millisecond
-	maxPollPause   = 250 * time.Millisecond
 )
 
 // gate knows which keys this Locker holds, so that these are busy without a round trip, and keeps the Locker's waiters
@@ -30,6 +22,7 @@ type gateKey struct {
 	holder  *Lease     // the lease that holds, or that held and whose minimum hold is not over
 	waiters []*waiter  // in order; the first one asks
 	told    *BusyError // what a store last told a waiter
+	news    *news      // from the store's notifier, for the first in line; nil until it is needed
 }
 
 // waiter is one caller in line.
@@ -53,6 +46,10 @@ func (g *gate) at(key string) *gateKey {
 
 // tidy forgets a key of which there is nothing to know. It is called with mu held.
 func (g *gate) tidy(key string, k *gateKey) {
+	if len(k.waiters) == 0 && k.news != nil {
+		k.news.stop()
+		k.news = nil
+	}
 	if k.holder == nil && len(k.waiters) == 0 {
 		delete(g.keys, key)
 	}
@@ -156,85 +153,23 @@ func (g *gate) told(key string) *BusyError {
 	return k.told
 }
 
-// wait asks the stores for the lock until they grant it, ctx or the limit ends, or no store answers.
-func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
-	w := l.gate.join(r.key)
-	defer func() { l.gate.leave(r.key, w, err) }()
-
-	var limit <-chan time.Time
-	if !r.limit.IsZero() {
-		timer := time.NewTimer(time.Until(r.limit))
-		defer timer.Stop()
-		limit = timer.C
-	}
-	poll := time.NewTimer(0) // set while this caller is the first in line and the store has said busy
-	poll.Stop()
-	defer poll.Stop()
-	for pause := firstPollPause; ; {
-		select {
-		case err := <-w.turn:
-			if err != nil {
-				return nil, err
-			}
-		case <-poll.C:
-		case <-ctx.Done():
-			return nil, l.waitOver(r.key, newEndedError(ctx, r.key))
-		case <-limit:
-			return nil, l.waitOver(r.key, nil)
-		case <-l.closing:
-			return nil, ErrClosed
-		}
-		if l.gate.busy(r.key) {
-			continue // the end of that hold is the next turn
-		}
-		ls, err := l.ask(ctx, r)
-		var busy *BusyError
-		switch {
-		case err == nil:
-			l.hold(ls) // before the line moves on
-			return ls, nil
-		case errors.As(err, &busy):
-			l.gate.answered(r.key, busy)
-		case ctx.Err() != nil:
-			return nil, l.waitOver(r.key, err)
-		case limit != nil && !time.Now().Before(r.limit) && l.gate.told(r.key) != nil:
-			return nil, l.waitOver(r.key, nil) // the limit cut the last try short; an earlier one was answered
-		default:
-			return nil, err
-		}
-		poll.Reset(pause + rand.N(pause/4))
-		pause = min(pause*3/2, maxPollPause)
-	}
+// news is what one notifier tells of one key, for as long as anybody here waits for it.
+type news struct {
+	frees <-chan struct{} // closed when there will be no more; nil if there never was any
+	stop  func()
 }
 
-// waitOver is what a wait comes to that was not granted: busy if anybody was told so, and why it ended.
-func (l *Locker) waitOver(key string, ended error) error {
-	told := l.gate.told(key)
-	switch {
-	case told != nil && ended == nil:
-		ended = errWaitOver
-		fallthrough
-	case told != nil:
-		return &BusyError{Key: key, Holder: told.Holder, err: ended}
-	case ended != nil:
-		return ended
+// news returns what the key's waiters share, getting it from open at the first call. Only the first in line calls it.
+func (g *gate) news(key string, open func() *news) *news {
+	g.mu.Lock()
+	n := g.keys[key].news
+	g.mu.Unlock()
+	if n != nil {
+		return n
 	}
-	return &unavailableError{key: key, errs: errUnanswered}
-}
-
-var (
-	errWaitOver   = errors.New("the limit of the wait is over")
-	errUnanswered = errors.New("the limit of the wait is over, and no store had answered by then")
-)
-
-// sleep reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	n = open() // asks the store
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.keys[key].news = n
+	return n
 }

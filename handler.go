@@ -39,8 +39,9 @@ type LockHandler interface {
 // Claim is what a handler is asked to record: one acquisition of one lock. The [Locker] mints it, once for each
 // acquisition; a handler stores Key verbatim, or in a form from which no two keys can collide.
 type Claim struct {
-	// Key names the lock: the service key, or "service/resource". In each part "/" and "%" are percent-encoded, so
-	// that two different pairs never meet. At most [MaxKeyLength] UTF-16 units.
+	// Key names the lock: the service key, or "service/resource", and for the record of an occurrence "@" and its id
+	// after that. In each part "/", "@" and "%" are percent-encoded, so that no two ever meet. At most [MaxKeyLength]
+	// UTF-16 units.
 	Key string
 
 	// Token is unique to this acquisition: 128 random bits in hexadecimal. Only its bearer may renew or release.

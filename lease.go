@@ -41,9 +41,13 @@ type Lease struct {
 	store   string // who granted it
 	closure bool   // it belongs to a closure and ends with it
 	renewal bool
+	// rowFirst says that it was acquired in sync order whatever the mode, and is released so too.
+	rowFirst bool
 	keep    time.Time // the minimum hold: not released before this
 	// supersedes is the token that the primary has seen released last, whose row in the secondary may be replaced.
 	supersedes string
+	// yielded says that it was given back to a holder of the row before it was started.
+	yielded bool
 
 	mu        sync.Mutex // guards what follows; never held while a handler, an observer or fn is called
 	lives     string     // the store that last confirmed it
@@ -233,6 +237,22 @@ func (ls *Lease) finish(cause error) bool {
 		ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
 	}
 	return ended
+}
+
+// keepUntil makes sure that the claim is not let go before at, as under a minimum hold.
+func (ls *Lease) keepUntil(at time.Time) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if at.After(ls.keep) {
+		ls.keep = at
+	}
+}
+
+// giveBack ends a lease that was not used.
+func (ls *Lease) giveBack() {
+	if ls.finish(nil) {
+		ls.locker.settle(ls)
+	}
 }
 
 // endWith makes the lease end, once: it reports false if it had ended before. Nothing is renewed or mirrored after it,

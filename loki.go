@@ -2,11 +2,7 @@ package loki
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +36,7 @@ type Locker struct {
 var (
 	errNilContext = errors.New("loki: the context is nil: pass context.Background() if there is no other")
 	errNoLocker   = errors.New("loki: this Locker was not made by Build or New")
+	errOccurrence = errors.New("loki: WithOccurrence is for closures: use ExecuteWithinLock, which can tell whether the run succeeded")
 	errNilClosure = errors.New("loki: there is nothing to run: fn is nil")
 )
 
@@ -68,22 +65,6 @@ func New(c Config) (*Locker, error) {
 	return l, nil
 }
 
-// processName is what people see as the holder.
-var processName = sync.OnceValue(func() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown host"
-	}
-	return fmt.Sprintf("%s (pid %d)", host, os.Getpid())
-})
-
-// newToken returns 128 random bits.
-func newToken() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails: it ends the process rather than return too little
-	return hex.EncodeToString(b[:])
-}
-
 // ExecuteWithinLock runs fn while holding the lock, on the caller's goroutine, at most once. If the lock is held
 // elsewhere fn is skipped and the error matches [ErrBusy]; the package comment has the table of all outcomes.
 //
@@ -97,7 +78,7 @@ func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn
 	if fn == nil {
 		return errNilClosure
 	}
-	ls, o, err := l.acquire(ctx, expiry, opts, true)
+	ls, r, o, err := l.acquire(ctx, expiry, opts, true)
 	if err != nil {
 		return err
 	}
@@ -118,7 +99,11 @@ func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn
 			err = lost.withFnError(err)
 		}
 	}()
-	return fn(ls.ctx)
+	err = fn(ls.ctx)
+	if err == nil && r.record != "" { // while the lock is still held
+		l.recordOccurrence(ls.ctx, r.record, r.keep)
+	}
+	return err
 }
 
 // Execute is [Locker.ExecuteWithinLock] for a fn with a result. Where the error says that fn did not run, the result
@@ -139,7 +124,7 @@ func Execute[T any](ctx context.Context, l *Locker, expiry time.Duration, fn fun
 // returns the errors of ExecuteWithinLock that say "fn did not run". The lease is renewed until [Lease.Release] is
 // called, ctx ends, it is lost, or the Locker is closed: whoever calls Acquire calls Release.
 func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Option) (*Lease, error) {
-	ls, o, err := l.acquire(ctx, expiry, opts, false)
+	ls, _, o, err := l.acquire(ctx, expiry, opts, false)
 	if err != nil {
 		return nil, err
 	}
@@ -168,38 +153,54 @@ func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Opti
 }
 
 // acquire is what every entry point does first. If it returns a lease, the caller takes one from l.calls when done.
-func (l *Locker) acquire(ctx context.Context, expiry time.Duration, opts []Option, closure bool) (*Lease, options, error) {
+func (l *Locker) acquire(ctx context.Context, expiry time.Duration, opts []Option, closure bool) (*Lease, request, options, error) {
 	start := time.Now()
 	if l == nil || l.primary == nil {
-		return nil, options{}, errNoLocker
+		return nil, request{}, options{}, errNoLocker
 	}
+	var r request
 	o, err := newOptions(opts)
 	if o.outcome != nil {
 		*o.outcome = Outcome{}
 	}
 	if err != nil {
-		return nil, o, err
+		return nil, r, o, err
 	}
 	if ctx == nil {
-		return nil, o, errNilContext
+		return nil, r, o, errNilContext
 	}
 	if err := validateExpiry(expiry); err != nil {
-		return nil, o, err
+		return nil, r, o, err
 	}
-	r := request{key: l.serviceKey, expiry: expiry, minHold: o.minHold, renewal: !o.noRenewal, closure: closure}
+	r = request{key: l.serviceKey, expiry: expiry, minHold: o.minHold, renewal: !o.noRenewal, closure: closure}
 	if o.hasResource {
 		r.key += "/" + encodePart(o.resource)
 		if err := validateLength(r.key); err != nil {
-			return nil, o, err
+			return nil, r, o, err
+		}
+	}
+	if o.hasOccurrence {
+		if !closure {
+			return nil, r, o, errOccurrence
+		}
+		r.record, r.keep = r.key+"@"+encodePart(o.occurrence), o.keep
+		if err := validateLength(r.record); err != nil {
+			return nil, r, o, err
 		}
 	}
 	if o.wait > 0 && o.wait <= MaxExpiry {
 		r.limit = start.Add(o.wait)
 	}
 	if !l.enter() {
-		return nil, o, ErrClosed
+		return nil, r, o, ErrClosed
 	}
 	ls, err := l.take(ctx, r, o.wait > 0)
+	if err == nil && r.record != "" {
+		if err = l.checkOccurrence(ls, r); err != nil {
+			ls.giveBack()
+			ls = nil
+		}
+	}
 	if o.outcome != nil {
 		o.outcome.Key, o.outcome.Waited = r.key, time.Since(start)
 		if ls != nil {
@@ -209,9 +210,9 @@ func (l *Locker) acquire(ctx context.Context, expiry time.Duration, opts []Optio
 	l.report(ctx, r.key, ls, start, err)
 	if err != nil {
 		l.calls.add(-1)
-		return nil, o, err
+		return nil, r, o, err
 	}
-	return ls, o, nil
+	return ls, r, o, nil
 }
 
 // take gets the lock, waiting for it if wait says so.
@@ -245,6 +246,8 @@ func (l *Locker) report(ctx context.Context, key string, ls *Lease, start time.T
 	switch {
 	case err == nil:
 		e.Kind, e.Handler = KindAcquired, ls.store
+	case errors.Is(err, ErrDone):
+		e.Kind = KindDone
 	case errors.Is(err, ErrBusy):
 		e.Kind = KindBusy
 	case errors.Is(err, ErrUnavailable):
@@ -259,9 +262,9 @@ func (l *Locker) report(ctx context.Context, key string, ls *Lease, start time.T
 
 // newLease is a lease that has not been started.
 func (l *Locker) newLease(ctx context.Context, c Claim, r request) *Lease {
-	ls := &Lease{locker: l, claim: c, renewal: r.renewal, closure: r.closure, settled: make(chan struct{})}
+	ls := &Lease{locker: l, claim: c, renewal: r.renewal, closure: r.closure, rowFirst: r.rowFirst, settled: make(chan struct{})}
 	ls.parent, _ = LeaseFromContext(ctx)
-	if r.minHold > 0 {
+	if r.minHold > 0 && r.record == "" { // with a record, not before it is known that fn will run
 		ls.keep = time.Now().Add(r.minHold)
 	}
 	ctx, ls.cancel = context.WithCancelCause(ctx)

@@ -252,9 +252,9 @@ func (l *Locker) writeRow(ls *Lease) {
 	}
 }
 
-// mirrorRelease lets the lease's row go, in its turn. It returns nil if there can be none, else a channel that is
-// closed when the first attempt has returned. A closure that ends before its mirror write has begun needs neither.
-func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan struct{} {
+// mirrorRelease lets the lease's row go, in its turn. It returns nil if there can be none, else a channel that tells,
+// when the first attempt has returned, whether that was the end of it. A closure that ends before its mirror write has begun needs neither.
+func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan bool {
 	ls.mu.Lock()
 	job := ls.mirroring.job
 	ls.mu.Unlock()
@@ -267,15 +267,14 @@ func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan st
 	if !may {
 		return nil
 	}
-	done := make(chan struct{})
+	done := make(chan bool, 1)
 	l.background.add(1)
 	l.mirror.enqueue(ls.claim.Key, &mirrorJob{background: !waited, run: func() {
 		defer l.background.add(-1)
-		defer close(done)
 		ls.mu.Lock()
 		p := l.newRelease(ls, l.secondary, ls.secondary, keep)
 		ls.mu.Unlock()
-		p.attempt()
+		done <- p.attempt()
 	}}, true)
 	return done
 }

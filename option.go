@@ -19,6 +19,10 @@ type options struct {
 	minHold     time.Duration
 	noRenewal   bool
 	outcome     *Outcome
+
+	occurrence    string
+	hasOccurrence bool
+	keep          time.Duration
 }
 
 func newOptions(opts []Option) (options, error) {

@@ -21,7 +21,9 @@ var errTooManyReleases = errors.New("loki: too many releases are being retried: 
 // there. It returns, and closes ls.settled, when the first attempt of every release that a caller has to wait for has
 // returned: the mirror's is not among them, unless the row is what the lease lived by. Each lease is settled once, after
 // it has ended or instead of being started.
-func (l *Locker) settle(ls *Lease) {
+//
+// It reports whether these attempts have left nothing behind.
+func (l *Locker) settle(ls *Lease) (clean bool) {
 	l.background.add(1)
 	defer l.background.add(-1)
 	defer close(ls.settled)
@@ -37,21 +39,22 @@ func (l *Locker) settle(ls *Lease) {
 	if ls.lost != nil || !ls.started() {
 		keep = time.Time{}
 	}
-	byRow := ls.lives == secondaryName
+	waitForRow := ls.lives == secondaryName || ls.rowFirst
 	primary := l.newRelease(ls, l.primary, ls.primary, keep)
 	primary.claim.Mirrored = ls.secondary.may
+	// Yielding wakes nobody: waiters back off, so that two never chase each other.
+	primary.claim.Quiet = ls.yielded || ls.lost != nil && ls.lost.reason == ErrConflict
 	ls.mu.Unlock()
 
-	var row <-chan struct{}
+	var row <-chan bool
 	if l.secondary != nil {
-		row = l.mirrorRelease(ls, keep, byRow)
+		row = l.mirrorRelease(ls, keep, waitForRow)
 	}
-	if primary.may {
-		primary.attempt()
+	clean = !primary.may || primary.attempt()
+	if waitForRow && row != nil {
+		clean = <-row && clean
 	}
-	if byRow && row != nil {
-		<-row
-	}
+	return clean
 }
 
 // settleLater is settle for those who do not wait, or may not be made to.
@@ -86,7 +89,9 @@ func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pend
 // and after an acquisition whose outcome is unknown. There a nil proves nothing, because the request that was given up
 // may reach the store after the release did: go-redis goes on retrying on its own, and a command can land after its
 // connection is gone.
-func (p *pendingRelease) attempt() {
+//
+// It reports whether that was the end of it.
+func (p *pendingRelease) attempt() bool {
 	a, kept := p.ask()
 	if a.err == nil && p.store == p.locker.primary {
 		p.locker.breaker.answered(p.claim.Key)
@@ -95,7 +100,7 @@ func (p *pendingRelease) attempt() {
 	case a.err == nil && !p.unsure:
 		p.end()
 		p.emit(KindReleased, a, nil)
-		return
+		return true
 	case a.err == nil && !kept && !p.told && p.left == nil:
 		p.told = true
 		p.emit(KindTakenBack, a, nil)
@@ -119,9 +124,10 @@ func (p *pendingRelease) attempt() {
 			}
 			p.attempt()
 		}()
-		return
+		return false
 	}
 	p.later()
+	return false
 }
 
 // ask releases the claim, or keeps it for what is left of the minimum hold. A store without Extender is asked to Lock
@@ -157,7 +163,7 @@ func (p *pendingRelease) later() {
 	}
 	pause := p.pause
 	p.pause = min(2*pause, max(firstReleasePause, p.claim.Expiry/8))
-	time.AfterFunc(pause, p.attempt)
+	time.AfterFunc(pause, func() { p.attempt() })
 }
 
 func (p *pendingRelease) end() {

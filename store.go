@@ -22,6 +22,7 @@ const (
 	opLock    = "lock"
 	opExtend  = "extend"
 	opRelease = "release"
+	opNotify  = "notify"
 )
 
 // store is one handler and what surrounds every call of it: a deadline that holds whatever the handler does, a panic
@@ -34,6 +35,7 @@ type store struct {
 	handler  LockHandler
 	granter  Granter  // nil where the handler is none
 	extender Extender // nil where the handler is none
+	notifier Notifier // nil where the handler is none
 
 	// noExtend is set when the extender turned out to be a decorator around a handler that is none.
 	noExtend  atomic.Bool
@@ -50,6 +52,7 @@ func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration
 	s := &store{name: name, timeout: timeout, events: events, handler: h}
 	s.granter, _ = h.(Granter)
 	s.extender, _ = h.(Extender)
+	s.notifier, _ = h.(Notifier)
 	return s
 }
 
@@ -109,6 +112,26 @@ func (s *store) release(ctx context.Context, c Claim) answer {
 	return s.call(ctx, opRelease, c, s.timeout, func(ctx context.Context) (Grant, error) {
 		return Grant{}, s.handler.Release(ctx, c)
 	})
+}
+
+// listen has the notifier listen to key until the news are stopped. Where there is none, or none that answers, there
+// are no news, and waiting polls.
+func (s *store) listen(ctx context.Context, key string) *news {
+	if s.notifier == nil {
+		return &news{stop: func() {}}
+	}
+	life, stop := context.WithCancel(context.WithoutCancel(ctx)) // longer than this waiter, who may be the first of many
+	opened := make(chan (<-chan struct{}), 1)
+	a := s.call(ctx, opNotify, Claim{Key: key}, s.timeout, func(context.Context) (Grant, error) {
+		frees, err := s.notifier.Notify(life, key)
+		opened <- frees
+		return Grant{}, err
+	})
+	if a.err != nil {
+		stop()
+		return &news{stop: func() {}}
+	}
+	return &news{frees: <-opened, stop: stop}
 }
 
 const (

@@ -18,19 +18,23 @@ import (
 func TestCase010_LateReleaseDoesNotFreeTheNextHolder(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *caseStore) {
-		a, b, c := instance(t, s, nil), instance(t, s, nil), instance(t, s, nil)
+		slow, held := lokitest.NewFaults(s), make(chan struct{})
+		a, b, c := instance(t, slow, nil), instance(t, s, nil), instance(t, s, nil)
+		slow.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{Until: held, IgnoreCtx: true}}) // until B holds
 		late := hold(t, a, s.expiry, loki.WithoutRenewal())
 		next := begin(t.Context(), t, b, time.Minute, loki.WithWait(loki.UntilDone))
-		eventually(t, func() bool { return late.ctx.Err() != nil }, "A is told")
 		late.requireLost(loki.ErrExpired)
 		next.requireStarted() // A's fn goes on, as one does that does not look at its context
 		token := s.token("job")
 		require.NotEmpty(t, token)
+		require.Empty(t, s.Calls(lokitest.OpRelease), "A's release comes too early for this case")
 
+		close(held)
 		err := late.end()
 		require.ErrorIs(t, err, loki.ErrLockLost)
 		require.ErrorIs(t, err, loki.ErrExpired)
 		require.NotEmpty(t, s.Calls(lokitest.OpRelease), "A's release has been asked for")
+		require.NotEqual(t, token, s.Calls(lokitest.OpRelease)[0].Claim.Token)
 		requireSkipped(t, c)
 		require.Equal(t, token, s.token("job"))
 		require.NoError(t, next.ctx.Err())

@@ -123,7 +123,7 @@ func validateHandler(what string, h LockHandler) error {
 		}
 	}
 	if v, ok := h.(Validator); ok {
-		if err := v.Validate(); err != nil {
+		if err := v.Validate(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return fmt.Errorf("loki: %s (%T) is not usable: %w", what, h, err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 // It is not for data: whatever else the store keeps is none of its business. The suite in package lokitest says
 // whether an implementation is right, clause by clause.
 //
-// Both methods are called by many goroutines at once, also for the same key. They should honour ctx; one that does not
-// is left behind when its time is up (see [Config.PrimaryTimeout]), and the number of calls left behind is bounded by
+// Both methods are called by many goroutines at once, also for the same key. If ctx has ended already they change nothing
+// and return an error that matches ctx.Err(). They should honour its end later, too; a call that does not is left behind when its time is up (see [Config.PrimaryTimeout]), and the number of calls left behind is bounded by
 // [MaxAbandonedCalls].
 //
 // An error that means "the store cannot be reached, or cannot answer now" should be wrapped with [Unavailable]; any
@@ -76,15 +76,16 @@ type Grant struct {
 	// Held is what [LockHandler.Lock] would have returned.
 	Held bool
 
-	// Fence is the number issued for the claim, if Held: for one key larger than every fence issued before, at least
-	// [Claim.Fence], and the same again when the same claim is granted again. Zero where the store issues none.
+	// Fence is the number issued for the claim, if Held: for one key larger than every fence issued before, and at
+	// least [Claim.Fence]. A claim that is granted again while it holds keeps its fence, unless the floor has risen above
+	// it. Zero where the store issues none.
 	Fence int64
 
 	// HeldBy says who holds the key, if not Held, as far as the store knows.
 	HeldBy Holder
 
-	// Released is the token last released on this key, if the store still remembers it, else empty. Only a mirrored
-	// claim's token has to be remembered, for that claim's expiry.
+	// Released is the token of the mirrored claim last released on this key, if the store still remembers it, else
+	// empty. It has to be remembered for the Expiry of the claim that Release was given.
 	Released string
 }
 

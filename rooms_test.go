@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	module  = "github.com/lokilock/loki"
-	goRedis = "github.com/redis/go-redis/v9"
-	goMSSQL = "github.com/microsoft/go-mssqldb"
-	sqlx    = "github.com/jmoiron/sqlx"
-	testify = "github.com/stretchr/testify"
+	module     = "github.com/lokilock/loki"
+	goRedis    = "github.com/redis/go-redis/v9"
+	goMSSQL    = "github.com/microsoft/go-mssqldb"
+	sqlxModule = "github.com/jmoiron/sqlx"
+	testify    = "github.com/stretchr/testify"
 
 	maxLines = 300
 )
@@ -42,19 +42,19 @@ const handlerRule = "a handler imports the core and its own driver, and does not
 // rooms is the map of the module. The root is "loki", everything else goes by its folder.
 var rooms = map[string]room{
 	"loki": {
-		tests: []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlx},
+		tests: []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlxModule},
 		rule:  "the core imports no handler and no driver: it does not know any store",
 	},
 	"redishandler": {imports: []string{"loki", goRedis}, rule: handlerRule},
 	"mssqlhandler": {
-		imports: []string{"loki", "internal/mssqlname", sqlx, goMSSQL},
+		imports: []string{"loki", "internal/mssqlname", sqlxModule, goMSSQL},
 		tests:   []string{"migrations"},
 		rule:    handlerRule,
 	},
 	"memhandler": {imports: []string{"loki"}, rule: handlerRule},
 	"migrations": {
 		imports: []string{"internal/mssqlname", goMSSQL},
-		tests:   []string{"mssqlhandler", sqlx},
+		tests:   []string{"mssqlhandler", sqlxModule},
 		rule:    "migrations know names and their driver, and nothing of locks",
 	},
 	"lokitest":            {imports: []string{"loki"}, rule: "the suite imports the core alone, and is the same for every handler"},
@@ -134,8 +134,8 @@ func TestRootModuleRequiresWhatItMay(t *testing.T) {
 	require.NoError(t, json.Unmarshal(out, &mod))
 	require.NotEmpty(t, mod.Require)
 	for _, r := range mod.Require {
-		if !r.Indirect && !slices.Contains([]string{goRedis, goMSSQL, sqlx, testify}, r.Path) {
-			t.Errorf("go.mod requires %s: whoever requires Loki gets it too; what needs more than the two drivers, sqlx and (in tests) testify is a module of its own", r.Path)
+		if !r.Indirect && !slices.Contains([]string{goRedis, goMSSQL, sqlxModule, testify}, r.Path) {
+			t.Errorf("go.mod requires %s: whoever requires Loki gets it too; what needs more than the two drivers, sqlxModule and (in tests) testify is a module of its own", r.Path)
 		}
 	}
 }

@@ -1,0 +1,63 @@
+package lokitest
+
+// This file is the table: what a clause is, and all of them.
+
+import (
+	"context"
+	"slices"
+
+	"github.com/lokilock/loki"
+)
+
+// clause is one sentence of the contract and the experiment that would show it broken.
+type clause struct {
+	name  string
+	law   string     // the words of the contract, as they stand there
+	needs capability // none if empty
+	check func(*probe)
+
+	// byGrant makes the experiment with Grant in the place of Lock.
+	byGrant bool
+}
+
+// verdict is what came of one clause.
+type verdict struct {
+	broken string // how the clause was broken; empty if it was kept
+	notes  []string
+}
+
+// clausesFor are the clauses that a handler with these capabilities has to keep. Those of LockHandler come twice for a
+// Granter: Grant follows every rule of Lock.
+func clausesFor(has map[capability]bool) []clause {
+	var all []clause
+	for _, c := range handlerClauses() {
+		all = append(all, c)
+		if has[granter] {
+			c.name, c.byGrant = "Grant/"+c.name, true
+			all = append(all, c)
+		}
+	}
+	for _, c := range capabilityClauses() {
+		if has[c.needs] {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// handlerClauses are those of LockHandler and Claim, in the order of the contract.
+func handlerClauses() []clause {
+	return slices.Concat(lockClauses, expiryClauses, releaseClauses, contextClauses, raceClauses, keyClauses, mirrorClauses)
+}
+
+func capabilityClauses() []clause {
+	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, inspectClauses)
+}
+
+// judge holds h to the clause. It knows no *testing.T, so that the suite can be put to the test itself.
+func (c clause) judge(ctx context.Context, h loki.LockHandler) verdict {
+	p := newProbe(ctx, c, h)
+	p.run(func() { c.check(p) })
+	p.cleanUp()
+	return p.verdict
+}

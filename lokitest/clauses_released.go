@@ -1,0 +1,90 @@
+package lokitest
+
+// This file is the token last released: the one that tells the next holder which record of another store is over.
+
+import (
+	"time"
+
+	"github.com/lokilock/loki"
+)
+
+const releasedLaw = "Released is the token last released on this key, if the store still remembers it, else empty."
+
+// mirrored is a new claim whose token is worth remembering.
+func (p *probe) mirrored(key string, expiry time.Duration) loki.Claim {
+	c := p.claim(key, expiry)
+	c.Mirrored = true
+	return c
+}
+
+// mustTell demands that got is the token of want. A store that remembers none has nothing more to show.
+func (p *probe) mustTell(got string, want loki.Claim, when string) {
+	switch got {
+	case want.Token:
+	case "":
+		p.leave("the store does not remember released tokens")
+	default:
+		p.fail("%s, the token last released is said to be %q; it is %q.", when, got, want.Token)
+	}
+}
+
+var releasedClauses = []clause{
+	{
+		name:  "released-is-the-last",
+		law:   releasedLaw,
+		needs: granter,
+		check: func(p *probe) {
+			key := p.key("k")
+			first, second := p.mirrored(key, lasting), p.mirrored(key, lasting)
+			if got := p.mustGrant(first, "although nobody held it").Released; got != "" {
+				p.fail("the token %q is said to have been released on a key that nobody has held.", got)
+			}
+			p.release(first)
+			p.mustTell(p.mustGrant(second, "after its holder had released it").Released, first, "after one release")
+			p.release(second)
+			third := p.mirrored(key, lasting)
+			p.mustTell(p.mustGrant(third, "after its holder had released it").Released, second, "after two releases")
+			p.mustTell(p.mustGrant(third, "to the token that holds it").Released, second, "to a claim that is granted again")
+		},
+	},
+	{
+		name:  "released-only-by-its-holder",
+		law:   releasedLaw,
+		needs: granter,
+		check: func(p *probe) {
+			const expiry = 40 * time.Millisecond
+			key := p.key("k")
+			never, expired := p.mirrored(key, lasting), p.mirrored(key, expiry)
+			p.release(never)
+			a := p.mustLock(expired, "although nobody held it")
+			c := p.mirrored(key, lasting)
+			p.mustGetFree(c, expiredBy(a, expiry))
+			p.release(expired)
+			p.release(never)
+			if got := p.mustGrant(c, "to the token that holds it").Released; got != "" {
+				p.fail("the token %q is said to have been released, although none was: one had never held the key, one had expired, one holds it.", got)
+			}
+			p.release(c)
+			p.release(never)
+			p.mustTell(p.mustGrant(p.mirrored(key, lasting), "after its holder had released it").Released, c, "after others that did not hold the key had released it")
+		},
+	},
+	{
+		name:  "released-is-remembered",
+		law:   "Only a mirrored claim's token has to be remembered, for that claim's expiry.",
+		needs: granter,
+		check: func(p *probe) {
+			const expiry = 600 * time.Millisecond
+			c := p.mirrored(p.key("k"), expiry)
+			p.mustLock(c, "although nobody held it")
+			a := p.release(c)
+			next := p.mirrored(c.Key, lasting)
+			p.mustTell(p.mustGrant(next, "after its holder had released it").Released, c, "after one release")
+			sleepUntil(a.sent.Add(expiry * 2 / 3))
+			late := p.ask(next, p.byGrant(next))
+			if past := late.answered.Sub(a.sent); past < expiry && late.grant.Released != c.Token {
+				p.fail("%v after its release, a token is no longer remembered whose claim was mirrored and has an expiry of %v.", past, expiry)
+			}
+		},
+	},
+}

@@ -1,0 +1,157 @@
+package lokitest_test
+
+// This file is a healthy handler made of replaceable parts, and the ways to break one.
+
+import (
+	"context"
+	"sync"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/memhandler"
+)
+
+// mutant is a memhandler until something is done to it.
+type mutant struct {
+	store   *memhandler.Handler
+	lock    func(context.Context, loki.Claim) (bool, error)
+	grant   func(context.Context, loki.Claim) (loki.Grant, error)
+	release func(context.Context, loki.Claim) error
+	extend  func(context.Context, loki.Claim) (bool, error)
+	inspect func(context.Context, string) (loki.Holder, bool, error)
+
+	mu     sync.Mutex
+	tokens map[string][]string // by key: all that were granted, the last one last
+}
+
+var (
+	_ loki.Granter   = (*mutant)(nil)
+	_ loki.Extender  = (*mutant)(nil)
+	_ loki.Inspector = (*mutant)(nil)
+)
+
+func newMutant(mutate func(*mutant)) *mutant {
+	store := memhandler.New()
+	m := &mutant{
+		store: store, release: store.Release, extend: store.Extend, inspect: store.Inspect,
+		tokens: make(map[string][]string),
+	}
+	m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+		g, err := store.Grant(ctx, c)
+		if g.Held {
+			m.remember(c)
+		}
+		return g, err
+	}
+	mutate(m)
+	if m.lock == nil {
+		m.lock = func(ctx context.Context, c loki.Claim) (bool, error) {
+			g, err := m.grant(ctx, c)
+			return g.Held, err
+		}
+	}
+	return m
+}
+
+func (m *mutant) Lock(ctx context.Context, c loki.Claim) (bool, error)        { return m.lock(ctx, c) }
+func (m *mutant) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) { return m.grant(ctx, c) }
+func (m *mutant) Release(ctx context.Context, c loki.Claim) error             { return m.release(ctx, c) }
+func (m *mutant) Extend(ctx context.Context, c loki.Claim) (bool, error)      { return m.extend(ctx, c) }
+func (m *mutant) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
+	return m.inspect(ctx, key)
+}
+
+func (m *mutant) remember(c loki.Claim) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tokens[c.Key] = append(m.tokens[c.Key], c.Token)
+}
+
+// granted says whether c was ever granted.
+func (m *mutant) granted(c loki.Claim) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, token := range m.tokens[c.Key] {
+		if token == c.Token {
+			return true
+		}
+	}
+	return false
+}
+
+// holding is who holds key, if anybody does, with the token.
+func (m *mutant) holding(ctx context.Context, key string) (token string, h loki.Holder) {
+	h, held, err := m.store.Inspect(ctx, key)
+	if !held || err != nil {
+		return "", loki.Holder{}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.tokens[key]
+	return all[len(all)-1], h
+}
+
+// steal gives key to c, whoever holds it.
+func (m *mutant) steal(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+	c.Supersedes, _ = m.holding(ctx, c.Key)
+	g, err := m.store.Grant(ctx, c)
+	if g.Held {
+		m.remember(c)
+	}
+	return g, err
+}
+
+// onClaim changes the claim that is recorded.
+func onClaim(change func(c *loki.Claim)) func(*mutant) {
+	return func(m *mutant) {
+		healthy := m.grant
+		m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+			change(&c)
+			return healthy(ctx, c)
+		}
+	}
+}
+
+// onAnswer changes what Grant tells.
+func onAnswer(change func(m *mutant, c loki.Claim, g *loki.Grant)) func(*mutant) {
+	return func(m *mutant) {
+		healthy := m.grant
+		m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+			g, err := healthy(ctx, c)
+			if err == nil {
+				change(m, c, &g)
+			}
+			return g, err
+		}
+	}
+}
+
+// onHolder changes what Inspect tells of a key that is held.
+func onHolder(change func(m *mutant, key string, h *loki.Holder)) func(*mutant) {
+	return func(m *mutant) {
+		healthy := m.inspect
+		m.inspect = func(ctx context.Context, key string) (loki.Holder, bool, error) {
+			h, held, err := healthy(ctx, key)
+			if held {
+				change(m, key, &h)
+			}
+			return h, held, err
+		}
+	}
+}
+
+// onKey changes the key under which everything is recorded.
+func onKey(change func(string) string) func(*mutant) {
+	return func(m *mutant) {
+		onClaim(func(c *loki.Claim) { c.Key = change(c.Key) })(m)
+		release, extend, inspect := m.release, m.extend, m.inspect
+		m.release = func(ctx context.Context, c loki.Claim) error {
+			c.Key = change(c.Key)
+			return release(ctx, c)
+		}
+		m.extend = func(ctx context.Context, c loki.Claim) (bool, error) {
+			c.Key = change(c.Key)
+			return extend(ctx, c)
+		}
+		m.inspect = func(ctx context.Context, key string) (loki.Holder, bool, error) { return inspect(ctx, change(key)) }
+	}
+}

@@ -1,0 +1,53 @@
+package lokitest
+
+// This file is the door to the suite: which clauses run, and how a verdict becomes a test result.
+
+import (
+	"testing"
+
+	"github.com/lokilock/loki"
+)
+
+// Run tests a handler against every clause of [loki.LockHandler] and of the capabilities that it has, each clause in a
+// parallel subtest of its name. A failure quotes the sentence of the contract that was broken.
+//
+// newHandler is called once to see which capabilities there are and once for each clause, with the test that the
+// handler is for; it may return the same handler every time. A capability is absent if the type lacks the method, or
+// if the method returns an error that matches [errors.ErrUnsupported]; its clauses are left out, with a line in the
+// log.
+//
+// A store may be shared with others: keys are random, and what was taken is released. (A run that is killed leaves what
+// it held until that expires; the key of "ten-years" has to be deleted by hand.) The store must be a healthy one: an
+// error where the contract has an answer fails the clause. Expiries are real, and a run takes some seconds. How long an
+// expiry took is judged by calls that were answered before it, or sent after it, so a slow machine fails nothing. For
+// the same reason Run cannot be called inside a testing/synctest bubble, which allows no subtests.
+func Run(t *testing.T, newHandler func(t *testing.T) loki.LockHandler) {
+	t.Helper()
+	has := probeCapabilities(t.Context(), newHandlerOrFail(t, newHandler))
+	for _, name := range capabilities {
+		if !has[name] {
+			t.Logf("lokitest: the handler has no %s; the clauses about it are left out", name)
+		}
+	}
+	for _, c := range clausesFor(has) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			v := c.judge(t.Context(), newHandlerOrFail(t, newHandler))
+			for _, note := range v.notes {
+				t.Log("lokitest: " + note)
+			}
+			if v.broken != "" {
+				t.Fatal("lokitest: " + v.broken)
+			}
+		})
+	}
+}
+
+func newHandlerOrFail(t *testing.T, newHandler func(t *testing.T) loki.LockHandler) loki.LockHandler {
+	t.Helper()
+	h := newHandler(t)
+	if h == nil {
+		t.Fatal("lokitest: newHandler returned nil, there is nothing to test")
+	}
+	return h
+}

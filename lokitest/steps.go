@@ -1,0 +1,106 @@
+package lokitest
+
+// This file is the vocabulary: the steps that experiments are made of. Each one demands an answer; one that reads "must"
+// demands a certain one.
+
+import (
+	"context"
+	"time"
+
+	"github.com/lokilock/loki"
+)
+
+// grace is how long after its expiry a claim may still be found held. A store that is exact needs none: the call that
+// finds it held was sent after the expiry had passed. It is for clocks that run at different rates.
+const grace = 200 * time.Millisecond
+
+// lock asks once.
+func (p *probe) lock(c loki.Claim) answer {
+	a := p.ask(c, p.byLock(c))
+	if a.err != nil {
+		p.fail("Lock of %q returned an error of a store that should be healthy: %v", c.Key, a.err)
+	}
+	return a
+}
+
+// mustLock demands that c is granted; when completes the sentence "it was refused ...".
+func (p *probe) mustLock(c loki.Claim, when string) answer {
+	a := p.lock(c)
+	if !a.held {
+		p.fail("Lock of %q was refused %s.", c.Key, when)
+	}
+	return a
+}
+
+// take has key granted to a new claim.
+func (p *probe) take(key string, expiry time.Duration) (loki.Claim, answer) {
+	c := p.claim(key, expiry)
+	return c, p.mustLock(c, "although nobody held it")
+}
+
+// mustBeHeld demands that a new claim on key is refused.
+func (p *probe) mustBeHeld(key, when string) {
+	if p.lock(p.claim(key, lasting)).held {
+		p.fail("Lock of %q was granted to a second token %s.", key, when)
+	}
+}
+
+// mustBeFree demands that a new claim on key is granted, and gives it back.
+func (p *probe) mustBeFree(key, when string) {
+	c := p.claim(key, lasting)
+	p.mustLock(c, when)
+	p.release(c)
+}
+
+func (p *probe) release(c loki.Claim) answer {
+	a := p.ask(c, func(ctx context.Context, a *answer) { a.err = p.handler.Release(ctx, c) })
+	if a.err != nil {
+		p.fail("Release of %q returned an error: %v", c.Key, a.err)
+	}
+	return a
+}
+
+// mustStayHeld demands that nobody else gets key before end. It asks until then, and a last time just before it.
+//
+// What is granted to an answer that came after end proves nothing: a slow machine cannot fail a good store.
+func (p *probe) mustStayHeld(key string, end time.Time) {
+	const lastLook = 250 * time.Microsecond
+	rival := p.claim(key, lasting)
+	pace := max(time.Until(end)/50, 2*time.Millisecond)
+	for {
+		a := p.lock(rival)
+		if a.held && a.answered.Before(end) {
+			p.fail("Lock of %q was granted to a second token %v before the first one's expiry was over.", key, end.Sub(a.answered))
+		}
+		left := time.Until(end) - lastLook
+		if a.held || left <= 0 {
+			p.release(rival)
+			return
+		}
+		time.Sleep(min(pace, left))
+	}
+}
+
+// mustGetFree demands that key is free from end on, and takes it with rival. It judges calls that were sent after end
+// by more than the grace, however late they are answered: a slow machine cannot fail a good store.
+func (p *probe) mustGetFree(rival loki.Claim, end time.Time) {
+	time.Sleep(time.Until(end))
+	for {
+		a := p.lock(rival)
+		if a.held {
+			return
+		}
+		if late := a.sent.Sub(end); late > grace {
+			p.fail("Lock of %q was refused %v after the expiry of the claim that held it.", rival.Key, late)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// expiredBy is the moment from which a claim that a brought is over: the store counted from no later than the answer.
+func expiredBy(a answer, expiry time.Duration) time.Time {
+	return a.answered.Add(expiry + time.Millisecond) // a store rounds up
+}
+
+// sleepUntil is for a claim to end, not for anything to happen.
+func sleepUntil(t time.Time) { time.Sleep(time.Until(t)) }

@@ -1,0 +1,136 @@
+package lokitest_test
+
+// This file puts the suite to the test: it lets healthy handlers pass, catches every mutant, and quotes the contract.
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/lokilock/loki/memhandler"
+)
+
+// twoMethods is a handler without any capability.
+type twoMethods struct{ loki.LockHandler }
+
+// modest is healthy and tells as little as is allowed.
+func modest(m *mutant) {
+	onAnswer(func(_ *mutant, _ loki.Claim, g *loki.Grant) { g.Fence, g.HeldBy, g.Released = 0, loki.Holder{}, "" })(m)
+	onHolder(func(_ *mutant, _ string, h *loki.Holder) { *h = loki.Holder{ID: h.ID} })(m)
+}
+
+func TestHealthyHandlersPass(t *testing.T) {
+	for name, newHandler := range map[string]func() loki.LockHandler{
+		"reference":   func() loki.LockHandler { return memhandler.New() },
+		"two methods": func() loki.LockHandler { return twoMethods{memhandler.New()} },
+		"decorated":   func() loki.LockHandler { return lokitest.NewFaults(lokitest.NewRecorder(memhandler.New())) },
+		"decorated without capabilities": func() loki.LockHandler {
+			return lokitest.NewFaults(lokitest.NewRecorder(twoMethods{memhandler.New()}))
+		},
+		"no mutation": func() loki.LockHandler { return newMutant(func(*mutant) {}) },
+		"modest":      func() loki.LockHandler { return newMutant(modest) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				require.Empty(t, lokitest.Broken(t.Context(), newHandler))
+			})
+		})
+	}
+}
+
+func TestNothingIsLeftInASharedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memhandler.New()
+		require.Empty(t, lokitest.Broken(t.Context(), func() loki.LockHandler { return store }))
+		require.Empty(t, store.HeldKeys())
+	})
+}
+
+func TestMutantsAreCaught(t *testing.T) {
+	for clause, ways := range mutants {
+		for name, mutate := range ways {
+			t.Run(clause+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					broken := lokitest.Broken(t.Context(), func() loki.LockHandler { return newMutant(mutate) }, clause)
+					require.Contains(t, broken, clause)
+					require.Contains(t, broken[clause], lokitest.Laws()[clause], "the failure must quote the contract")
+				})
+			})
+		}
+	}
+}
+
+func TestGrantIsHeldToTheClausesOfLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := lokitest.Broken(t.Context(), func() loki.LockHandler {
+			return newMutant(func(m *mutant) {
+				healthy := m.grant
+				m.lock = func(ctx context.Context, c loki.Claim) (bool, error) {
+					g, err := healthy(ctx, c)
+					return g.Held, err
+				}
+				lockMutants["again-is-granted"]["is busy for its own token"](m)
+			})
+		})
+		require.Contains(t, broken, "Grant/again-is-granted")
+		require.NotContains(t, broken, "again-is-granted")
+	})
+}
+
+func TestEveryClauseHasAMutant(t *testing.T) {
+	laws := lokitest.Laws()
+	for clause := range laws {
+		require.NotEmpty(t, mutants[clause], "the clause %q has never been seen to fail", clause)
+	}
+	for clause := range mutants {
+		require.Contains(t, laws, clause, "a mutant breaks a clause that there is not")
+	}
+}
+
+func TestEveryClauseQuotesTheContract(t *testing.T) {
+	source, err := os.ReadFile("../handler.go")
+	require.NoError(t, err)
+	contract := strings.Join(strings.Fields(strings.ReplaceAll(string(source), "//", " ")), " ")
+	for clause, law := range lokitest.Laws() {
+		require.NotEmpty(t, law, clause)
+		require.Contains(t, contract, law, "the clause %q quotes words that are not in handler.go", clause)
+	}
+}
+
+func TestCapabilitiesAreSeen(t *testing.T) {
+	for name, tt := range map[string]struct {
+		handler loki.LockHandler
+		want    bool
+	}{
+		"all":            {memhandler.New(), true},
+		"none":           {twoMethods{memhandler.New()}, false},
+		"all, inside":    {lokitest.NewRecorder(memhandler.New()), true},
+		"none, inside":   {lokitest.NewRecorder(twoMethods{memhandler.New()}), false},
+		"none, deep":     {lokitest.NewFaults(lokitest.NewRecorder(twoMethods{memhandler.New()})), false},
+		"all, ill today": {illInspector{memhandler.New()}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, has := range []string{"Granter", "Extender", "Inspector"} {
+				got := false
+				for capability, ok := range lokitest.Capabilities(t.Context(), tt.handler) {
+					got = got || ok && string(capability) == has
+				}
+				require.Equal(t, tt.want, got, has)
+			}
+		})
+	}
+}
+
+// illInspector has the capability; that it fails is for its clauses to find.
+type illInspector struct{ *memhandler.Handler }
+
+func (illInspector) Inspect(context.Context, string) (loki.Holder, bool, error) {
+	return loki.Holder{}, false, os.ErrPermission
+}

@@ -1,0 +1,21 @@
+package memhandler_test
+
+// This file holds the reference to the suite that every handler is held to.
+
+import (
+	"testing"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/lokilock/loki/memhandler"
+)
+
+func TestConformance(t *testing.T) {
+	store := memhandler.New() // one for all clauses, as a shared store is
+	lokitest.Run(t, func(*testing.T) loki.LockHandler { return store })
+	t.Cleanup(func() {
+		if left := store.HeldKeys(); len(left) > 0 {
+			t.Errorf("the suite left %q", left)
+		}
+	})
+}

@@ -1,0 +1,169 @@
+package memhandler
+
+// This file is the handler: each method is one look at one key under the mutex.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lokilock/loki"
+)
+
+const (
+	// RememberFor is how long the last fence of a key outlives the end of its last claim. After that the key starts
+	// again from the clock, which is larger unless it stepped back or a claim brought a larger [loki.Claim.Fence].
+	RememberFor = 24 * time.Hour
+
+	// RememberKeys is how many keys without a claim are remembered at most. Beyond it the one that would be forgotten
+	// next is forgotten at once, so that a process that locks ever new keys does not grow without end.
+	RememberKeys = 65536
+)
+
+// Handler holds locks in memory. Expiry is judged by the monotonic clock, at the moment somebody asks.
+//
+// The zero value is ready for use, as is what [New] returns. It is safe for concurrent use and must not be copied.
+type Handler struct {
+	mu   sync.Mutex // never held while anything waits
+	keys map[string]*record
+	held queue // records with a claim, by its expiry
+	past queue // records without one, by the time at which they are forgotten
+}
+
+var (
+	_ loki.LockHandler = (*Handler)(nil)
+	_ loki.Granter     = (*Handler)(nil)
+	_ loki.Extender    = (*Handler)(nil)
+	_ loki.Inspector   = (*Handler)(nil)
+)
+
+// New returns an empty store. Give the same one to every Locker that is to compete for the same locks.
+func New() *Handler { return &Handler{} }
+
+// Lock is [Handler.Grant] told in one word.
+func (h *Handler) Lock(ctx context.Context, c loki.Claim) (bool, error) {
+	g, err := h.Grant(ctx, c)
+	return g.Held, err
+}
+
+// Grant records c if nobody else holds its key. It fails only if ctx has ended, or if c has no key, no token, an
+// expiry that is not positive, or a fence after which there is none; then nothing is recorded.
+//
+// A claim that is granted again keeps its fence, unless [loki.Claim.Fence] has become larger: then that is its fence.
+// A claim that comes back after its expiry, when nobody has taken the key, is a new grant with a new fence.
+func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+	if err := check(ctx, c); err != nil {
+		return loki.Grant{}, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	r := h.find(c.Key, now)
+	switch {
+	case r == nil:
+		r = &record{key: c.Key}
+		h.add(r)
+		h.take(r, c, now)
+	case r.heldBy(c.Token):
+		h.renew(r, c, now)
+	case r.claim.Token != "" && r.claim.Token != c.Supersedes:
+		return loki.Grant{HeldBy: r.holder(), Released: r.lastReleased(now)}, nil
+	case r.fence == math.MaxInt64:
+		return loki.Grant{}, fmt.Errorf("memhandler: no fence is left for the key %q: a claim brought the largest there is; use another key or a new store", c.Key)
+	default:
+		h.take(r, c, now)
+	}
+	return loki.Grant{Held: true, Fence: r.fence, Released: r.lastReleased(now)}, nil
+}
+
+// Extend renews c if it still holds. It fails as [Handler.Grant] does.
+func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
+	if err := check(ctx, c); err != nil {
+		return false, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	r := h.find(c.Key, now)
+	if !r.heldBy(c.Token) {
+		return false, nil
+	}
+	h.renew(r, c, now)
+	return true, nil
+}
+
+// Release forgets c if it still holds; the token of a mirrored claim is remembered for c.Expiry. It fails only if ctx
+// has ended; then c is not released.
+func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	r := h.find(c.Key, now)
+	if !r.heldBy(c.Token) {
+		return nil
+	}
+	if c.Mirrored {
+		r.released, r.releasedUntil = c.Token, now.Add(wholeMilliseconds(c.Expiry))
+	}
+	h.end(r, now)
+	return nil
+}
+
+// Inspect says who holds key. It fails only if ctx has ended.
+func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
+	if err := ctx.Err(); err != nil {
+		return loki.Holder{}, false, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.find(key, time.Now())
+	if r == nil || r.claim.Token == "" {
+		return loki.Holder{}, false, nil
+	}
+	return r.holder(), true, nil
+}
+
+// HeldKeys returns the keys that somebody holds now, sorted: what a test asserts to be empty in the end.
+func (h *Handler) HeldKeys() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	var keys []string
+	for _, r := range h.held {
+		if now.Before(r.due) {
+			keys = append(keys, r.key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// check refuses what could not be recorded as asked.
+func check(ctx context.Context, c loki.Claim) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case c.Key == "":
+		return errors.New("memhandler: the claim has no key")
+	case c.Token == "":
+		return fmt.Errorf("memhandler: the claim of %q has no token", c.Key)
+	case c.Expiry <= 0:
+		return fmt.Errorf("memhandler: the expiry of the claim of %q is %v, it must be positive", c.Key, c.Expiry)
+	}
+	return nil
+}
+
+// wholeMilliseconds rounds up, as a store does whose expiry is a number of milliseconds.
+func wholeMilliseconds(d time.Duration) time.Duration {
+	if rest := d % time.Millisecond; rest > 0 && d <= math.MaxInt64-time.Millisecond {
+		return d - rest + time.Millisecond
+	}
+	return d
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/memhandler"
+	"github.com/lokilock/loki/migrations"
 	"github.com/lokilock/loki/mssqlhandler"
 	"github.com/lokilock/loki/redishandler"
 	"github.com/redis/go-redis/v9"
@@ -41,6 +42,15 @@ func Example() {
 		return loki.IgnoreBusy(err)
 	}
 	_ = run
+}
+
+// What SQL Server needs, once for each deployment.
+func Example_sqlServer() {
+	setUp := func(ctx context.Context, db *sqlx.DB) (err error) {
+		err = migrations.Apply(ctx, db.DB)
+		return err
+	}
+	_ = setUp
 }
 
 // newExampleLocker is a Locker on a store in memory.

@@ -12,15 +12,16 @@ import (
 // whether an implementation is right, clause by clause.
 //
 // Both methods are called by many goroutines at once, also for the same key. If ctx has ended already they change nothing
-// and return an error that matches ctx.Err(). They should honour its end later, too; a call that does not is left behind when its time is up (see [Config.PrimaryTimeout]), and the number of calls left behind is bounded by
+// and return an error that matches ctx.Err(). They should honour its end later, too; a call that does not is left behind
+// when its time is up (see [Config.PrimaryTimeout]), and the number of calls left behind is bounded by
 // [MaxAbandonedCalls].
 //
 // An error that means "the store cannot be reached, or cannot answer now" should be wrapped with [Unavailable]; any
 // other error is taken for somebody's mistake and goes to the caller as it is. See [IsUnavailable].
 //
-// What more a store can do it says with capabilities: [Granter], [Extender], [Notifier], [Inspector], [Validator]. Each is an
-// interface of one method, found by type. A decorator that has a capability's method but whose inner handler does not
-// returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
+// What more a store can do it says with capabilities: [Granter], [Extender], [Notifier], [Inspector], [Validator]. Each
+// is an interface of one method, found by type. A decorator that has a capability's method but whose inner handler does
+// not returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
 type LockHandler interface {
 	// Lock tries once, without waiting, to record c.
 	//

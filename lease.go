@@ -43,7 +43,7 @@ type Lease struct {
 	renewal bool
 	// rowFirst says that it was acquired in sync order whatever the mode, and is released so too.
 	rowFirst bool
-	keep    time.Time // the minimum hold: not released before this
+	keep     time.Time // the minimum hold: not released before this
 	// supersedes is the token that the primary has seen released last, whose row in the secondary may be replaced.
 	supersedes string
 	// yielded says that it was given back to a holder of the row before it was started.

@@ -3,12 +3,14 @@ package loki_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/lokitest"
+	"github.com/lokilock/loki/memhandler"
 	"github.com/stretchr/testify/require"
 )
 
@@ -215,52 +217,95 @@ func TestHandlerWithoutCapabilities(t *testing.T) {
 	}
 }
 
-func TestLeaseIsNeverTrustedLongerThanTheStoreHolds(t *testing.T) {
-	faults := []lokitest.Fault{
-		{},
-		{Err: errDown},
-		{Err: errDown, LostReply: true},
-		{Refuse: true},
-		{Before: lokitest.Pause{For: 700 * time.Millisecond, IgnoreCtx: true}},
-		{After: lokitest.Pause{For: 700 * time.Millisecond, IgnoreCtx: true}},
-	}
-	schedule := func(t *testing.T, steps []byte) {
-		inRig(t, func(t *testing.T, r *rig) {
-			l, other := r.locker(alone), r.locker(alone)
-			script := make([]lokitest.Fault, len(steps))
-			for i, step := range steps {
-				script[i] = faults[int(step)%len(faults)]
-			}
-			r.primary.faults.Next(lokitest.OpExtend, script...)
-			err := l.ExecuteWithinLock(t.Context(), time.Second, func(ctx context.Context) error {
-				for tick := 0; tick < 50; tick++ {
-					// Refuse is a lie that a store must not tell, so that the key may well be held after a loss; the
-					// other way round there is no excuse.
-					if held := len(r.primary.mem.HeldKeys()) > 0; ctx.Err() == nil && !held {
-						t.Errorf("at %d ms fn believes in a lock that the store does not hold", tick*50)
-					}
-					select {
-					case <-ctx.Done():
-						return context.Cause(ctx)
-					case <-time.After(50 * time.Millisecond):
-					}
+// leaseFaults are what can come of a renewal, by number.
+var leaseFaults = []lokitest.Fault{
+	{}, // ok
+	{Err: errDown},
+	{Err: errDown, LostReply: true},
+	{Refuse: true}, // "not held", although it is
+	{Before: lokitest.Pause{For: 700 * time.Millisecond, IgnoreCtx: true}}, // hangs, and takes effect late
+	{After: lokitest.Pause{For: 700 * time.Millisecond, IgnoreCtx: true}},
+	{Before: lokitest.Pause{For: 70 * time.Millisecond}},
+}
+
+// runLeaseSchedule runs a closure of two and a half seconds on a lease of one, whose renewals meet with the faults of
+// the schedule. From then on either all is well, or the store is gone for good if the first bit of the last one is set.
+func runLeaseSchedule(t *testing.T, schedule []byte) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l, other := r.locker(alone), r.locker(alone)
+		for _, step := range schedule {
+			r.primary.faults.Next(lokitest.OpExtend, leaseFaults[int(step)%len(leaseFaults)])
+		}
+		if n := len(schedule); n > 0 && schedule[n-1]&1 == 1 {
+			r.primary.faults.Set(lokitest.OpExtend, lokitest.Fault{Err: errDown})
+		}
+		err := l.ExecuteWithinLock(t.Context(), time.Second, func(ctx context.Context) error {
+			for tick := range 250 {
+				// The other way round, a store that holds what is lost, there can be: Refuse is a lie.
+				if ctx.Err() == nil && len(r.primary.mem.HeldKeys()) == 0 {
+					t.Errorf("at %d ms fn believes in a lock that the store does not hold", tick*10)
 				}
-				return nil
-			})
-			if err != nil {
-				require.ErrorIs(t, err, loki.ErrLockLost)
+				select {
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				case <-time.After(10 * time.Millisecond):
+				}
 			}
-			time.Sleep(2 * time.Second)
-			synctest.Wait()
-			r.requireEmpty()
-			r.requireRan(other)
+			return nil
 		})
-	}
-	for a := range faults {
-		for b := range faults {
-			for c := range faults {
-				schedule(t, []byte{byte(a), byte(b), byte(c), 1, 1, 0})
+		if err != nil {
+			require.ErrorIs(t, err, loki.ErrLockLost)
+		}
+		require.LessOrEqual(t, len(r.primary.Calls(lokitest.OpExtend)), 60, "the store is flooded")
+		time.Sleep(2 * time.Second)
+		r.requireEmpty()
+		r.requireRan(other)
+	})
+}
+
+func TestLeaseIsNeverTrustedLongerThanTheStoreHolds(t *testing.T) {
+	for a := range leaseFaults {
+		for b := range leaseFaults {
+			for c := range leaseFaults {
+				runLeaseSchedule(t, []byte{byte(a), byte(b), byte(c)})
 			}
 		}
 	}
+}
+
+func FuzzLease(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{0, 1, 1, 1, 3})
+	f.Add([]byte{4, 5, 4, 5, 2, 2, 2, 1})
+	f.Fuzz(func(t *testing.T, schedule []byte) {
+		runLeaseSchedule(t, schedule[:min(len(schedule), 20)])
+	})
+}
+
+func TestNothingIsLeftOfTenThousandRuns(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		store := memhandler.New()
+		l, err := loki.New(loki.Config{ServiceKey: "job", Primary: store, Secondary: memhandler.New()})
+		require.NoError(t, err)
+		run := func() { r.requireRan(l) }
+		for range 100 {
+			run()
+		}
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		var mem runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&mem)
+		objects := mem.HeapObjects
+		for range 10_000 {
+			run()
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, runtime.NumGoroutine(), before)
+		runtime.GC()
+		runtime.ReadMemStats(&mem)
+		require.Less(t, int64(mem.HeapObjects)-int64(objects), int64(5000), "something is kept for each run")
+		require.Empty(t, store.HeldKeys())
+		require.NoError(t, l.Close(t.Context()))
+	})
 }

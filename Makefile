@@ -1,0 +1,78 @@
+# The build. `make help` lists the targets; CONTRIBUTING.md tells more.
+
+.DEFAULT_GOAL := help
+.PHONY: help test check format vet tidy lint fmt redis-server
+# One target at a time: each uses every processor by itself, and their output would mix.
+.NOTPARALLEL:
+
+# Each module is built by its own go.mod, whatever workspace the developer has. Nothing is stamped with the state of the
+# repository, since reading that fails in a clone that belongs to another user, as in many containers.
+export GOWORK := off
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+
+# For one package's tests (go test -timeout). A hang ends with every goroutine's stack, before CI's own limit ends it without.
+TIMEOUT := 10m
+# More flags for go test: make test TESTFLAGS='-run TestCase016 -v'
+TESTFLAGS :=
+
+LINT_VERSION := v2.15.0
+LINT := .bin/golangci-lint-$(LINT_VERSION)
+
+# $(call in-every-module,COMMAND) runs the command in the folder of every go.mod, the root's first. A failure in one does
+# not keep it from the others, and fails the target in the end.
+define in-every-module
+@failed=; \
+for dir in $$(find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' | sed 's|/go\.mod$$||' | sort); do \
+	echo "== $$dir: $@"; \
+	(cd "$$dir" && $(1)) || failed="$$failed $$dir"; \
+done; \
+if [ -n "$$failed" ]; then echo "make $@: failed in$$failed" >&2; exit 1; fi
+endef
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+test: redis-server ## run every module's tests under the race detector, in random order
+	@if [ -z "$$LOKI_TEST_MSSQL_DSN" ]; then \
+		echo "LOKI_TEST_MSSQL_DSN is not set: tests that need a real SQL Server are skipped."; \
+	fi
+	$(call in-every-module,CGO_ENABLED=1 go test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./...)
+
+check: format vet tidy lint ## look for what needs no test to be seen: format, vet, tidy, lint
+
+format: ## fail if a file is not as gofmt writes it
+	@files=$$(gofmt -l .) || exit 1; \
+	if [ -n "$$files" ]; then echo "not formatted, run make fmt:"; echo "$$files"; exit 1; fi
+
+vet: ## run go vet in every module
+	$(call in-every-module,go vet ./...)
+
+tidy: ## fail if a go.mod or go.sum is not as go mod tidy writes it
+	$(call in-every-module,go mod tidy -diff)
+
+lint: $(LINT) ## run golangci-lint in every module
+	$(call in-every-module,"$(CURDIR)/$(LINT)" run --allow-serial-runners --config "$(CURDIR)/.golangci.yml" ./...)
+
+fmt: ## format every file
+	gofmt -w .
+
+# Built here rather than downloaded, so that it is made by the Go that made the code, on any machine. Compiling takes
+# minutes, once.
+$(LINT):
+	GOBIN="$(CURDIR)/.bin" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv .bin/golangci-lint $@
+
+# The tests start Redis servers of their own, on free ports, and need the program alone.
+redis-server:
+	@command -v redis-server >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ]; then root=env; else root=$$(command -v sudo); fi; \
+	if [ -n "$$root" ] && command -v apt-get >/dev/null; then \
+		$$root apt-get update -qq; \
+		$$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server; \
+	elif [ -n "$$root" ] && command -v dnf >/dev/null; then $$root dnf install -y redis; \
+	elif [ -n "$$root" ] && command -v apk >/dev/null; then $$root apk add redis; \
+	elif command -v brew >/dev/null; then brew install redis; \
+	fi; \
+	command -v redis-server >/dev/null && exit 0; \
+	echo "make: the tests need redis-server, which could not be installed from here: install the package redis-server (redis, where there is none of that name) and try again" >&2; \
+	exit 1

@@ -205,7 +205,7 @@ func TestCase023_PrimaryRestartsEmptyDuringARun(t *testing.T) {
 		onSecondaries(t, func(t *testing.T, s *caseStore) {
 			r := startRedis(t)
 			a, b := instance(t, r.handler(), s, mode(loki.MirrorSync)), instance(t, r.handler(), s, mode(loki.MirrorSync))
-			expiry := 3 * s.expiry
+			expiry := s.expiry
 			h := hold(t, a, expiry)
 			flush(t, r)
 			for end := time.Now().Add(expiry); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -223,7 +223,7 @@ func TestCase023_PrimaryRestartsEmptyDuringARun(t *testing.T) {
 		onSecondaries(t, func(t *testing.T, s *caseStore) {
 			r := startRedis(t)
 			a, b := instance(t, r.handler(), s), instance(t, r.handler(), s)
-			h := hold(t, a, 10*s.expiry)
+			h := hold(t, a, max(s.expiry, 3*time.Second)) // not renewed before B comes
 			s.requireRow("job")
 			token := r.token()
 			flush(t, r)

@@ -117,7 +117,7 @@ func TestCase013_NothingStaysLocallyAfterALateRelease(t *testing.T) {
 	for i := range 50 {
 		calls.Go(func() {
 			resource := loki.WithResource(fmt.Sprint(i))
-			h := begin(t.Context(), t, l, 500*time.Millisecond, loki.WithoutRenewal(), resource)
+			h := begin(t.Context(), t, l, 900*time.Millisecond, loki.WithoutRenewal(), resource)
 			select {
 			case <-h.started:
 			case <-h.returned:
@@ -144,7 +144,7 @@ func TestCase015_ReleaseOfAnExpiredLockEnds(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t)
 	l := instance(t, r.handler(), nil)
-	h := begin(t.Context(), t, l, 300*time.Millisecond, loki.WithWait(loki.UntilDone), loki.WithoutRenewal())
+	h := begin(t.Context(), t, l, 600*time.Millisecond, loki.WithWait(loki.UntilDone), loki.WithoutRenewal())
 	h.requireStarted()
 	recorder := r.Record(t)
 	<-h.ctx.Done()

@@ -35,7 +35,7 @@ type caseStore struct {
 
 	inspect loki.Inspector
 	now     func() time.Time // the store's clock
-	expiry  time.Duration    // one that is short, and that the store keeps up with on a busy machine
+	expiry  time.Duration    // one that is short, and that the store keeps up with even on a busy machine
 	sql     sqlKeys          // of a T-SQL server
 	keys    func() []string  // the locks that are recorded, in SQL also those that have expired
 	token   func(key string) string
@@ -46,7 +46,7 @@ func newCaseStore(t *testing.T, h interface {
 	loki.Inspector
 }) *caseStore {
 	faults := lokitest.NewFaults(h)
-	return &caseStore{Recorder: lokitest.NewRecorder(faults), faults: faults, t: t, inspect: h, expiry: 300 * time.Millisecond}
+	return &caseStore{Recorder: lokitest.NewRecorder(faults), faults: faults, t: t, inspect: h, expiry: 900 * time.Millisecond}
 }
 
 // fail makes every call fail with err until heal.
@@ -214,7 +214,7 @@ func sqlStore(t *testing.T) *caseStore {
 	db := requireSQL(t)
 	keys := newSQLKeys(db)
 	s := newCaseStore(t, keys)
-	s.expiry = 10 * time.Second
+	s.expiry = 6 * time.Second
 	s.sql = keys
 	s.now = func() time.Time {
 		var µs int64

@@ -26,11 +26,11 @@ func newStubSQL() *stubSQL { return &stubSQL{answer: stubGranted} }
 // stubGranted and stubBusy are the row of the grant statement; the extend statement reads its first column alone, and
 // the release none.
 func stubGranted(context.Context) ([]driver.Value, error) {
-	return []driver.Value{int64(1), int64(1), nil, nil, nil}, nil
+	return []driver.Value{int64(1), int64(1), nil, nil, nil, nil}, nil
 }
 
 func stubBusy(context.Context) ([]driver.Value, error) {
-	return []driver.Value{int64(0), int64(0), "somebody else", nil, nil}, nil
+	return []driver.Value{int64(0), int64(0), "somebody else", nil, nil, nil}, nil
 }
 
 func stubFails(err error) func(context.Context) ([]driver.Value, error) {

@@ -77,6 +77,10 @@ type Config struct {
 	// the wait if there is a secondary to go to.
 	PrimaryTimeout, SecondaryTimeout time.Duration
 
+	// Holder is what people see as the holder of this Locker's locks, in stores and in busy errors. It identifies
+	// nothing. Empty means the host's name and the process id.
+	Holder string
+
 	// Observer, if not nil, is told what happens: see [Event]. Nil means silence.
 	Observer func(context.Context, Event)
 }
@@ -106,6 +110,9 @@ func (c Config) validate() error {
 	}
 	if c.PrimaryTimeout < 0 || c.SecondaryTimeout < 0 {
 		add(fmt.Errorf("loki: handler timeouts of %v and %v: they cannot be negative, zero means the default", c.PrimaryTimeout, c.SecondaryTimeout))
+	}
+	if c.Holder != "" {
+		add(validatePart("the holder", c.Holder))
 	}
 	return errors.Join(mistakes...)
 }
@@ -203,6 +210,12 @@ func (b *Builder) SetMirror(m MirrorMode) *Builder {
 // SetHandlerTimeout sets [Config.PrimaryTimeout] and [Config.SecondaryTimeout].
 func (b *Builder) SetHandlerTimeout(primary, secondary time.Duration) *Builder {
 	b.config.PrimaryTimeout, b.config.SecondaryTimeout = primary, secondary
+	return b
+}
+
+// SetHolder sets [Config.Holder].
+func (b *Builder) SetHolder(name string) *Builder {
+	b.config.Holder = name
 	return b
 }
 

@@ -59,6 +59,21 @@ func TestBuild_Mistakes(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestSetHolder(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l, err := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(r.primary).SetHolder("anna, blue fleet").Build()
+		require.NoError(t, err)
+		ls, err := l.Acquire(t.Context(), time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, "anna, blue fleet", r.primary.held(t, "job").ID)
+		require.ErrorContains(t, r.requireBusy(r.locker()), "held by anna, blue fleet since")
+		require.NoError(t, ls.Release(t.Context()))
+
+		_, err = loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(r.primary).SetHolder("two\nlines").Build()
+		require.ErrorContains(t, err, `the holder "two\nlines" contains a control character`)
+	})
+}
+
 func TestBuild_CopiesByValue(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		b := loki.NewBuilder().SetServiceKey("one").SetPrimaryLockHandler(r.primary)

@@ -146,6 +146,29 @@ func TestPrimaryLostInMidRunDoesNotInterruptTheClosure(t *testing.T) {
 	}
 }
 
+// A call does not pay a second time for a primary that is down, when it gives the lock back.
+func TestReleaseDoesNotWaitForAPrimaryThatIsDown(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.hang()
+		start := time.Now()
+		r.requireRan(l)
+		require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start))
+		require.Empty(t, r.secondary.mem.HeldKeys(), "the row is released before the call returns")
+
+		r.primaryIsBack()
+		start = time.Now()
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 3*time.Second, func(ctx context.Context) error {
+			synctest.Wait()
+			r.primary.hang()
+			time.Sleep(3 * time.Second)
+			start = time.Now()
+			return ctx.Err()
+		}))
+		require.Zero(t, time.Since(start))
+	})
+}
+
 // The primary restarts empty and grants the key to somebody who has no row.
 func TestConflict_AsyncHolderWithoutTheRowYields(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

@@ -124,7 +124,7 @@ func (g *gate) leave(key string, w *waiter, err error) {
 	if errors.Is(err, ErrUnavailable) {
 		for _, other := range k.waiters {
 			select {
-			case <-other.turn: // the worse news counts
+			case <-other.turn: //nolint:errcheck // nil, or an outage too: the newer news counts
 			default:
 			}
 			other.tell(err)

@@ -8,9 +8,11 @@ import (
 )
 
 const (
-	// MarginFraction and MinMargin make the margin: see [Margin].
+	// MarginFraction is the part of an expiry that is its margin: see [Margin].
 	MarginFraction = 20
-	MinMargin      = time.Millisecond
+
+	// MinMargin is the least margin there is.
+	MinMargin = time.Millisecond
 
 	// RenewalFraction is how many times within its expiry a lease is renewed: two renewals in a row may fail before
 	// the third has to succeed.

@@ -1,6 +1,7 @@
 package loki
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -50,7 +51,7 @@ func New(c Config) (*Locker, error) {
 	l := &Locker{
 		serviceKey: encodePart(c.ServiceKey),
 		mode:       c.Mirror,
-		holder:     processName(),
+		holder:     cmp.Or(c.Holder, processName()),
 		primary:    newStore(primaryName, c.Primary, c.PrimaryTimeout, DefaultPrimaryTimeout, events),
 		secondary:  newStore(secondaryName, c.Secondary, c.SecondaryTimeout, DefaultSecondaryTimeout, events),
 		events:     events,

@@ -35,7 +35,7 @@ func TestOccurrence_RunsOnce(t *testing.T) {
 						require.False(t, out.Ran)
 						require.Zero(t, time.Since(start), "it ends a wait")
 					}
-					require.Equal(t, 1, len(r.primary.mem.HeldKeys()), "only the record is left")
+					require.Len(t, r.primary.mem.HeldKeys(), 1, "only the record is left")
 				}
 				require.Len(t, r.events(loki.KindDone), 4)
 

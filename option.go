@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// UntilDone, given to [WithWait], waits as long as the context lasts.
+// UntilDone is what [WithWait] is given to wait as long as the context lasts.
 const UntilDone = time.Duration(1<<63 - 1)
 
 // Option changes one call of [Locker.ExecuteWithinLock], [Execute] or [Locker.Acquire].

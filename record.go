@@ -7,6 +7,7 @@ type record struct {
 	may     bool            // a request to record it was sent: it has to be released there
 	unsure  bool            // the outcome of such a request is not known
 	stands  bool            // the store's latest answer was that it holds
+	silent  bool            // the store did not answer the latest request
 	until   time.Time       // the end of that answer's window
 	forgets time.Time       // from when on the store has forgotten it by itself, whatever happened
 	left    <-chan struct{} // the latest request that was left behind, closed when it has returned
@@ -15,6 +16,7 @@ type record struct {
 // note takes an answer to a request that may have recorded the claim for expiry, or only extended it: then there is
 // nothing unsure about a failure, since what is extended was recorded before.
 func (r *record) note(a answer, expiry time.Duration) {
+	r.silent = a.err != nil
 	switch {
 	case a.err != nil:
 		r.may, r.unsure = r.may || a.records, r.unsure || a.records

@@ -43,14 +43,25 @@ func (l *Locker) settle(ls *Lease) (clean bool) {
 	primary := l.newRelease(ls, l.primary, ls.primary, keep)
 	primary.claim.Mirrored = ls.secondary.may
 	// Yielding wakes nobody: waiters back off, so that two never chase each other.
-	primary.claim.Quiet = ls.yielded || ls.lost != nil && ls.lost.reason == ErrConflict
+	primary.claim.Quiet = ls.yielded || ls.lost != nil && errors.Is(ls.lost, ErrConflict)
 	ls.mu.Unlock()
 
 	var row <-chan bool
 	if l.secondary != nil {
 		row = l.mirrorRelease(ls, keep, waitForRow)
 	}
-	clean = !primary.may || primary.attempt()
+	switch {
+	case !primary.may:
+		clean = true
+	case primary.silent && waitForRow: // nobody waits once more for a primary that is down, when the row is what counts
+		l.background.add(1)
+		go func() {
+			defer l.background.add(-1)
+			primary.attempt()
+		}()
+	default:
+		clean = primary.attempt()
+	}
 	if waitForRow && row != nil {
 		clean = <-row && clean
 	}

@@ -164,7 +164,7 @@ func TestResult_LockLost(t *testing.T) {
 					case "its error":
 						require.ErrorIs(t, err, errFn)
 					}
-					if c.reason == loki.ErrExpired {
+					if errors.Is(c.reason, loki.ErrExpired) {
 						var op *net.OpError
 						require.ErrorAs(t, err, &op, "the last error of a store is joined")
 					}

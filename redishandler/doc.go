@@ -1,0 +1,66 @@
+// Package redishandler keeps loki's locks in Redis 6.2 or later, or in a server that speaks as it does.
+//
+//	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+//	locker, err := loki.NewBuilder().
+//		SetServiceKey("invoice-batch").
+//		SetPrimaryLockHandler(redishandler.New(rdb)).
+//		Build()
+//
+// It does not wait for a lock, retry, log, know of another handler, or change or close the client it was given.
+//
+// # Keys
+//
+// A lock is one key, written together with its expiry by one command, so that no key is ever without one:
+//
+//	loki:{invoice-batch}        "<token> <fence> <since, ms> <holder>"    while the claim holds
+//	loki:{invoice-batch}:fence  "<last fence>[ <until, ms> <token>]"      [DefaultFenceTTL] longer
+//
+// In the name "%", "{" and "}" become "%25", "%7B" and "%7D": no two locks share a key, and what is between the braces,
+// Redis Cluster's hash tag, is the same for both keys of a lock. [WithPrefix] replaces "loki:". [WithLokiNetKeys] names
+// the lock as the library for .NET does, for a fleet that moves from one to the other.
+//
+// The companion is all that outlives a release. It makes fences grow from claim to claim, and tells the next holder
+// which token was released last: only mirrored claims are remembered, for their expiry, and one that is remembered
+// stays so when a claim that was not mirrored is released after it.
+//
+// # Operations
+//
+// Each operation is one script and one round trip (two if the server has lost its scripts), and one that is sent again
+// after a lost reply, as go-redis does by itself, gets the same answer again. A fence is the largest of the last one
+// plus one, [loki.Claim.Fence], and the server's clock in microseconds.
+//
+// An answer comes from a server that may write: a replica that reads an old lock says READONLY, not "busy" or "not
+// held". [Handler.Inspect] alone is content with a replica. With a server that is out of memory, new claims fail and
+// claims that hold are still renewed and released.
+//
+// Something else that is stored at a lock's key, of whatever type, is left untouched and is an error, since nobody
+// would ever release it.
+//
+// # Waiting
+//
+// A release, and an expiry made shorter, is published on a channel named after the lock's key:
+//
+//	loki:{invoice-batch}:free
+//
+// All waiters of a Handler share one connection that listens ([Handler.Notify]), which is there only while somebody
+// waits. In a cluster the message is a sharded one, and each lock that is waited for has a connection. A user who may
+// not publish or subscribe locks all the same; waiters then poll.
+//
+// # Permissions
+//
+// An ACL user needs the commands EVAL, EVALSHA, GET, GETEX, SET, DEL, PEXPIRE, PTTL and TIME, and the keys "loki:*"; for
+// waiters that are woken, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, in a cluster their sharded sisters, and the channels
+// "loki:*":
+//
+//	ACL SETUSER locks on >secret ~loki:* &loki:* +eval +evalsha +get +getex +set +del +pexpire +pttl +time
+//	  +publish +subscribe +unsubscribe +ping
+//
+// # Errors
+//
+// A server that cannot be reached, or cannot answer now (LOADING, READONLY, CLUSTERDOWN, MISCONF, OOM, BUSY and their
+// like, an exhausted pool), is [loki.Unavailable]. A refused password, a missing permission, a key that holds something
+// else and a client that its owner closed are mistakes, and come back as they are.
+//
+// A context's end is passed on to the client. go-redis heeds it in the middle of a command only if
+// ContextTimeoutEnabled is set; the Locker bounds its calls either way.
+package redishandler

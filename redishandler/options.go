@@ -1,0 +1,77 @@
+package redishandler
+
+// This file is the options of New, and what can be wrong with them.
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// DefaultFenceTTL is how long the last fence of a lock is remembered after its claim's end, unless [WithFenceTTL] says
+// otherwise.
+const DefaultFenceTTL = 24 * time.Hour
+
+// Option changes how a [Handler] stores locks. All instances that share a lock have to use the same options.
+//
+// An option with a mistake in it does not fail by itself: [Handler.Validate], which loki's Build calls, names it.
+type Option func(*settings)
+
+type settings struct {
+	naming      naming
+	fenceTTL    time.Duration
+	setFenceTTL bool
+	mistakes    []error
+}
+
+func (s *settings) mistake(format string, args ...any) {
+	s.mistakes = append(s.mistakes, fmt.Errorf("redishandler: "+format, args...))
+}
+
+// WithPrefix has every key begin with prefix instead of [DefaultPrefix]. It must be valid UTF-8 without braces and
+// control characters. It may be empty: then a lock's key is the name in braces and nothing else.
+func WithPrefix(prefix string) Option {
+	return func(s *settings) {
+		if wrong := prefixMistake(prefix); wrong != "" {
+			s.mistake("the prefix %q %s", prefix, wrong)
+		}
+		s.naming.prefix = prefix
+	}
+}
+
+// WithFenceTTL has the last fence of a lock, and so its companion key, live for d after the claim's end instead of
+// [DefaultFenceTTL]. It must be positive; it is kept to the millisecond, rounded up. After it a fence starts from the
+// server's clock, which is larger still unless that clock was set back or another store's fence was ahead of it.
+func WithFenceTTL(d time.Duration) Option {
+	return func(s *settings) {
+		if d <= 0 {
+			s.mistake("a fence TTL of %v is too short: it must be positive", d)
+		}
+		s.fenceTTL, s.setFenceTTL = d, true
+	}
+}
+
+// WithLokiNetKeys names each lock's key as LokiNet, the library for .NET that this one descends from, does: the bare
+// service key. Instances of both then exclude each other while a fleet moves from one to the other.
+//
+// A claim is the only key then. There are no fences, no memory of the last released token, and no prefix to tell a
+// lock from other data: a string that is not a claim is taken for a LokiNet holder's name. LokiNet has no resources,
+// so a lock with one keeps the key that it has without this option. In Redis Cluster such locks work as well, but
+// neither library promises anything of it.
+func WithLokiNetKeys() Option { return func(s *settings) { s.naming.lokiNet = true } }
+
+// settle applies the options to the defaults.
+func settle(opts []Option) settings {
+	s := settings{naming: naming{prefix: DefaultPrefix}, fenceTTL: DefaultFenceTTL}
+	for _, opt := range opts {
+		if opt == nil {
+			s.mistakes = append(s.mistakes, errors.New("redishandler: an Option is nil"))
+			continue
+		}
+		opt(&s)
+	}
+	if s.naming.lokiNet && s.setFenceTTL {
+		s.mistake("WithFenceTTL has no effect with WithLokiNetKeys, which keeps no fences: leave one of them out")
+	}
+	return s
+}

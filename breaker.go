@@ -137,7 +137,7 @@ func (b *breaker) look(ctx context.Context, key string, look *breakerLook) {
 		about = b.last
 	}
 	b.mu.Unlock()
-	a := b.primary.release(ctx, Claim{Key: about, Token: newToken(), Expiry: MinExpiry})
+	a := b.primary.release(ctx, Claim{Key: about, Token: newToken(), Expiry: MinExpiry}, b.primary.timeout)
 	if a.err == nil || !IsUnavailable(a.err) {
 		b.answered(key)
 		return

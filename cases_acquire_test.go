@@ -20,9 +20,9 @@ import (
 func TestCase001_LostReplyIsNotBusy(t *testing.T) {
 	t.Parallel()
 	scripts := []struct {
-		name   string
-		warmUp bool // so that the server knows the script, and EVALSHA is what records the claim
-		match  faultproxy.Match
+		name  string
+		known bool // the server knows the script: EVALSHA is what records the claim
+		match faultproxy.Match
 	}{
 		{"eval", false, faultproxy.Containing("$4\r\neval\r\n")},
 		{"evalsha", true, faultproxy.Containing("$7\r\nevalsha\r\n")},
@@ -33,8 +33,8 @@ func TestCase001_LostReplyIsNotBusy(t *testing.T) {
 			r := startRedis(t)
 			proxy, through := r.proxy()
 			l := instance(t, r.handler(through), nil)
-			if s.warmUp {
-				requireRuns(t, l, loki.WithResource("other"))
+			if !s.known {
+				require.NoError(t, r.direct.ScriptFlush(t.Context()).Err())
 			}
 			recorder := r.Record(t)
 			lost := proxy.LoseReply(s.match)
@@ -55,8 +55,8 @@ func TestCase001_LostReplyIsNotBusy(t *testing.T) {
 			r := startRedis(t)
 			proxy, through := r.proxy()
 			l := instance(t, r.handler(through, noRetries), nil)
-			if s.warmUp {
-				requireRuns(t, l, loki.WithResource("other"))
+			if !s.known {
+				require.NoError(t, r.direct.ScriptFlush(t.Context()).Err())
 			}
 			lost := proxy.LoseReply(s.match)
 			err := l.ExecuteWithinLock(t.Context(), 10*time.Second, mustNotRun(t))
@@ -96,7 +96,6 @@ func TestCase004_OrphanOfATimedOutAcquireIsTakenBack(t *testing.T) {
 		r := startRedis(t)
 		proxy, through := r.proxy()
 		a, b := instance(t, r.handler(through, impatient), nil), instance(t, r.handler(), nil)
-		requireRuns(t, a, loki.WithResource("other")) // the connection and the script are there
 		recorder := r.Record(t)
 		proxy.Delay(400 * time.Millisecond)
 		err := a.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
@@ -111,7 +110,6 @@ func TestCase004_OrphanOfATimedOutAcquireIsTakenBack(t *testing.T) {
 		r := startRedis(t)
 		proxy, through := r.proxy()
 		a, b := instance(t, r.handler(through, impatient), nil), instance(t, r.handler(), nil)
-		requireRuns(t, a, loki.WithResource("other"))
 		recorder := r.Record(t)
 		proxy.BlackHole()
 		err := a.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))

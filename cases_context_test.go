@@ -74,13 +74,14 @@ func TestCase035_ReleaseHasALimitOfItsOwn(t *testing.T) {
 func TestCase036_CancelledContextTakesNothing(t *testing.T) {
 	t.Parallel()
 	r, secondary := startRedis(t), memoryStore(t)
+	lockers := map[string]*loki.Locker{
+		"primary up":   instance(t, r.handler(), secondary),
+		"primary down": instance(t, refused(t), secondary),
+	}
 	recorder := r.Record(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errFn)
-	for name, l := range map[string]*loki.Locker{
-		"primary up":   instance(t, r.handler(), secondary),
-		"primary down": instance(t, refused(t), secondary),
-	} {
+	for name, l := range lockers {
 		for _, wait := range []time.Duration{0, time.Minute} {
 			err := l.ExecuteWithinLock(ctx, 30*time.Second, mustNotRun(t), loki.WithWait(wait))
 			require.ErrorIs(t, err, context.Canceled, name)
@@ -215,7 +216,10 @@ func TestCase039_LimitsOfAHungSecondary(t *testing.T) {
 		r.primary.fail(errDown)
 		until := make(chan struct{})
 		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{Until: until, IgnoreCtx: true}})
-		for _, c := range []struct{ deadline, want time.Duration }{{300 * time.Millisecond, 300 * time.Millisecond}, {time.Hour, 2 * time.Second}} {
+		for _, c := range []struct{ deadline, want time.Duration }{
+			{300 * time.Millisecond, 300 * time.Millisecond},
+			{time.Hour, 2 * time.Second},
+		} {
 			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 			start := time.Now()
 			require.Error(t, l.ExecuteWithinLock(ctx, time.Minute, mustNotRun(t)))

@@ -36,7 +36,7 @@ func TestCase041_ExpiryIsKeptToTheMillisecond(t *testing.T) {
 		expiry time.Duration
 		ms     int64
 	}{
-		{600 * time.Millisecond, 600},
+		{900 * time.Millisecond, 900},
 		{1500 * time.Millisecond, 1500},
 		{1250*time.Millisecond + 1, 1251}, // up: a lock must not end before its time
 		{1250*time.Millisecond + 900*time.Microsecond, 1251},
@@ -69,8 +69,8 @@ func TestCase041_ExpiryIsKeptToTheMillisecond(t *testing.T) {
 	t.Run("too short", func(t *testing.T) {
 		t.Parallel()
 		r := startRedis(t)
-		recorder := r.Record(t)
 		l := instance(t, r.handler(), nil)
+		recorder := r.Record(t)
 		for _, expiry := range []time.Duration{900 * time.Microsecond, 1900 * time.Microsecond, loki.MinExpiry - 1} {
 			err := l.ExecuteWithinLock(t.Context(), expiry, mustNotRun(t))
 			require.ErrorContains(t, err, "too short")
@@ -97,8 +97,8 @@ func TestCase041_ExpiryIsKeptToTheMillisecond(t *testing.T) {
 func TestCase043_MagicExpiriesAreRefused(t *testing.T) {
 	t.Parallel()
 	r, secondary := startRedis(t), memoryStore(t)
-	recorder := r.Record(t)
 	l := instance(t, r.handler(), secondary)
+	recorder := r.Record(t)
 	for _, expiry := range []time.Duration{-1, 0, -time.Hour, -1 << 63, loki.MaxExpiry + 1, 1<<63 - 1} {
 		err := l.ExecuteWithinLock(t.Context(), expiry, mustNotRun(t))
 		require.ErrorContains(t, err, "an expiry of "+expiry.String())

@@ -20,7 +20,7 @@ import (
 
 func TestCase073_ScriptsThatAreGoneAreSentAgain(t *testing.T) {
 	t.Parallel()
-	const expiry = 600 * time.Millisecond
+	const expiry = 900 * time.Millisecond
 	r, log := startRedis(t), &eventLog{}
 	l := instance(t, r.handler(), nil, watched(log))
 	h := hold(t, l, expiry)
@@ -37,7 +37,7 @@ func TestCase073_ScriptsThatAreGoneAreSentAgain(t *testing.T) {
 
 func TestCase074_OutOfMemory(t *testing.T) {
 	t.Parallel()
-	const expiry = 600 * time.Millisecond
+	const expiry = 900 * time.Millisecond
 	r, log := startRedis(t), &eventLog{}
 	a, b := instance(t, r.handler(), nil, watched(log)), instance(t, r.handler(), nil)
 	h := hold(t, a, expiry)

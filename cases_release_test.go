@@ -90,7 +90,8 @@ func TestCase012_SecondReleaseDoesNotFreeTheNextHolder(t *testing.T) {
 			t.Parallel()
 			onSecondaries(t, func(t *testing.T, s *caseStore) {
 				r := startRedis(t)
-				a, b, c := instance(t, r.handler(), s, mode(loki.MirrorSync)), instance(t, r.handler(), s, mode(loki.MirrorSync)), instance(t, r.handler(), s)
+				a, b := instance(t, r.handler(), s, mode(loki.MirrorSync)), instance(t, r.handler(), s, mode(loki.MirrorSync))
+				c := instance(t, r.handler(), s)
 				release := freed(t, r, s, a)
 				next := hold(t, b, 30*time.Second)
 				key, row := r.value(), s.token("job")
@@ -117,7 +118,7 @@ func TestCase013_NothingStaysLocallyAfterALateRelease(t *testing.T) {
 	for i := range 50 {
 		calls.Go(func() {
 			resource := loki.WithResource(fmt.Sprint(i))
-			h := begin(t.Context(), t, l, 900*time.Millisecond, loki.WithoutRenewal(), resource)
+			h := begin(t.Context(), t, l, 1500*time.Millisecond, loki.WithoutRenewal(), resource)
 			select {
 			case <-h.started:
 			case <-h.returned:
@@ -131,7 +132,11 @@ func TestCase013_NothingStaysLocallyAfterALateRelease(t *testing.T) {
 				return
 			}
 			ran := false
-			if err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { ran = true; return nil }, resource); err != nil || !ran {
+			err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				ran = true
+				return nil
+			}, resource)
+			if err != nil || !ran {
 				t.Errorf("call 2: ran %v, %v", ran, err)
 			}
 		})
@@ -144,7 +149,7 @@ func TestCase015_ReleaseOfAnExpiredLockEnds(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t)
 	l := instance(t, r.handler(), nil)
-	h := begin(t.Context(), t, l, 600*time.Millisecond, loki.WithWait(loki.UntilDone), loki.WithoutRenewal())
+	h := begin(t.Context(), t, l, 900*time.Millisecond, loki.WithWait(loki.UntilDone), loki.WithoutRenewal())
 	h.requireStarted()
 	recorder := r.Record(t)
 	<-h.ctx.Done()

@@ -176,7 +176,7 @@ func pollsIn(d time.Duration) (polls int) {
 
 func TestCase082_WaitersAreNoHerd(t *testing.T) {
 	t.Parallel()
-	const waiters, holds = 100, time.Second
+	const waiters, holds = 100, 1500 * time.Millisecond
 	// evals is how many scripts the server ran.
 	evals := func(r *realRedis) (calls int) {
 		info, err := r.direct.Info(t.Context(), "commandstats").Result()
@@ -198,8 +198,14 @@ func TestCase082_WaitersAreNoHerd(t *testing.T) {
 			bothWays(t, func(t *testing.T, r *realRedis, handler func() loki.LockHandler) {
 				t.Parallel()
 				h := hold(t, instance(t, r.handler(), nil), 30*time.Second)
-				common := handler()
-				l := instance(t, common, nil)
+				common, lockers := handler(), make([]*loki.Locker, waiters)
+				for i := range lockers {
+					if each || i == 0 {
+						lockers[i] = instance(t, common, nil)
+					} else {
+						lockers[i] = lockers[0]
+					}
+				}
 				asking := 1
 				if each {
 					asking = waiters
@@ -208,10 +214,7 @@ func TestCase082_WaitersAreNoHerd(t *testing.T) {
 				defer cancel()
 				before := evals(r)
 				all := make([]*holding, waiters)
-				for i := range all {
-					if each {
-						l = instance(t, common, nil)
-					}
+				for i, l := range lockers {
 					all[i] = begin(ctx, t, l, 30*time.Second, loki.WithWait(loki.UntilDone))
 				}
 				for _, w := range all {
@@ -262,7 +265,7 @@ func TestCase082_WaitersAreNoHerd(t *testing.T) {
 
 func TestCase083_WaitMayBeLongerThanTheExpiry(t *testing.T) {
 	t.Parallel()
-	const expiry, holds = 600 * time.Millisecond, 900 * time.Millisecond
+	const expiry, holds = 900 * time.Millisecond, 1200 * time.Millisecond
 	r := startRedis(t)
 	a, b := instance(t, r.handler(), nil), instance(t, r.handler(), nil)
 	h := hold(t, a, expiry)

@@ -166,6 +166,10 @@ func (s *mirrorState) stop() {
 	}
 }
 
+// turn is how long a request in the background may keep its key's lane from the next one. A secondary that hangs must
+// not hold up, for longer than this, the write that would find out about another holder.
+func turn(expiry time.Duration) time.Duration { return expiry / RenewalFraction }
+
 // mirrorWrite puts a write of the lease's row into its place. One that is waiting already will do: it writes what is
 // known when it begins.
 func (l *Locker) mirrorWrite(ls *Lease) {
@@ -208,7 +212,7 @@ func (l *Locker) writeRow(ls *Lease) {
 	ls.secondary.may = true // before it is sent: a release that comes now has to follow it
 	ls.mu.Unlock()
 
-	a := l.secondary.lock(context.WithoutCancel(ls.ctx), c, c.Expiry)
+	a := l.secondary.lock(context.WithoutCancel(ls.ctx), c, min(c.Expiry, turn(ls.claim.Expiry)))
 
 	ls.mu.Lock()
 	ls.mirroring.job = nil
@@ -274,6 +278,9 @@ func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan bo
 		ls.mu.Lock()
 		p := l.newRelease(ls, l.secondary, ls.secondary, keep)
 		ls.mu.Unlock()
+		if !waited {
+			p.limit = turn(ls.claim.Expiry)
+		}
 		done <- p.attempt()
 	}}, true)
 	return done

@@ -86,6 +86,7 @@ type pendingRelease struct {
 	claim  Claim
 	keep   time.Time // the minimum hold: until then the claim is kept, and for no longer
 
+	limit        time.Duration // of one attempt
 	pause        time.Duration
 	told, failed bool // an event has said so
 	counted      bool
@@ -93,7 +94,8 @@ type pendingRelease struct {
 
 // newRelease is called with ls.mu held.
 func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pendingRelease {
-	return &pendingRelease{record: r, locker: l, store: s, ctx: context.WithoutCancel(ls.ctx), claim: ls.claim, keep: keep, pause: firstReleasePause}
+	return &pendingRelease{record: r, locker: l, store: s, ctx: context.WithoutCancel(ls.ctx), claim: ls.claim, keep: keep,
+		limit: s.timeout, pause: firstReleasePause}
 }
 
 // attempt asks the store once, and sees to it that it is asked again where that is not the end of it: after a failure,
@@ -147,15 +149,15 @@ func (p *pendingRelease) ask() (a answer, kept bool) {
 	if left := time.Until(p.keep); !p.keep.IsZero() && left > 0 {
 		c := p.claim
 		c.Expiry = ceilMillisecond(left)
-		a = p.store.extend(p.ctx, c, p.store.timeout)
+		a = p.store.extend(p.ctx, c, p.limit)
 		if a.err != nil || a.Held || p.store.extends() {
-			if forgets := a.sent.Add(p.store.timeout + c.Expiry); a.records && forgets.After(p.forgets) {
+			if forgets := a.sent.Add(p.limit + c.Expiry); a.records && forgets.After(p.forgets) {
 				p.forgets = forgets
 			}
 			return a, true
 		}
 	}
-	return p.store.release(p.ctx, p.claim), false
+	return p.store.release(p.ctx, p.claim, p.limit), false
 }
 
 // later sets the next attempt, until the store has forgotten the claim by itself.

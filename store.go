@@ -108,8 +108,8 @@ func (s *store) extend(ctx context.Context, c Claim, limit time.Duration) answer
 func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
 
 // release compares and deletes.
-func (s *store) release(ctx context.Context, c Claim) answer {
-	return s.call(ctx, opRelease, c, s.timeout, func(ctx context.Context) (Grant, error) {
+func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
+	return s.call(ctx, opRelease, c, limit, func(ctx context.Context) (Grant, error) {
 		return Grant{}, s.handler.Release(ctx, c)
 	})
 }

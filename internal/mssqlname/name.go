@@ -12,11 +12,13 @@ import (
 	"unicode/utf8"
 )
 
+// What the .NET library LokiNet uses.
 const (
-	// DefaultSchema and DefaultTable are what the .NET library LokiNet uses.
 	DefaultSchema = "dbo"
 	DefaultTable  = "LokiLockings"
+)
 
+const (
 	// maxName is what SQL Server allows, in UTF-16 units; primaryKeyPrefix makes the constraint's name from the
 	// table's, so that a table's name has to leave room for it.
 	maxName          = 128

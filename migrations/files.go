@@ -1,0 +1,51 @@
+package migrations
+
+// This file is the SQL files: embedded, and filled in for a table of another name.
+
+import (
+	"embed"
+	"io/fs"
+	"strings"
+
+	"github.com/lokilock/loki/internal/mssqlname"
+)
+
+// Files are the numbered migrations, for golang-migrate and for people: NNNNNN_name.up.sql and NNNNNN_name.down.sql.
+// They name the table [dbo].[LokiLockings]; [Script] has them for another name.
+//
+//go:embed 0*.sql
+var Files embed.FS
+
+//go:embed fit.sql
+var fitSQL string
+
+// Script returns the up migrations for sqlcmd or a query window, in order and with "GO" between them: what to hand to
+// whoever may change the schema if the application's login may not.
+func Script(opts ...Option) (string, error) {
+	table, err := choose(opts)
+	if err != nil {
+		return "", err
+	}
+	ups, err := upMigrations(table)
+	if err != nil {
+		return "", err
+	}
+	return strings.Join(ups, "GO\n") + "GO\n", nil
+}
+
+// upMigrations are the statements that make the table, in order.
+func upMigrations(table mssqlname.Table) ([]string, error) {
+	names, err := fs.Glob(Files, "*.up.sql") // sorted
+	if err != nil {
+		return nil, err
+	}
+	var ups []string
+	for _, name := range names {
+		text, err := Files.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		ups = append(ups, table.Fill(string(text)))
+	}
+	return ups, nil
+}

@@ -1,0 +1,150 @@
+package mssqlhandler_test
+
+// This file is the server that tests may use: a table, a pool, and keys of each test's own.
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/migrations"
+	"github.com/lokilock/loki/mssqlhandler"
+)
+
+// shared is what the tests of this run have together, made at the first need: to make a table, or a new connection, may
+// take a server seconds.
+var shared struct {
+	sync.Once
+	db    *sqlx.DB
+	table string
+	err   error
+}
+
+// connections is enough for real contention.
+const connections = 4
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.db != nil {
+		if _, err := shared.db.Exec("DROP TABLE [dbo].[" + shared.table + "]"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// store is a handler on the server that LOKI_TEST_MSSQL_DSN names, and keys of the test's own in the shared table.
+type store struct {
+	*mssqlhandler.Handler
+	db     *sqlx.DB
+	prefix string
+}
+
+// newStore returns a store on the shared pool.
+func newStore(t *testing.T, opts ...mssqlhandler.Option) *store {
+	t.Helper()
+	dsn := dsn(t)
+	shared.Do(func() {
+		if shared.db, shared.err = sqlx.Open("sqlserver", dsn); shared.err != nil {
+			return
+		}
+		shared.db.SetMaxOpenConns(connections)
+		shared.db.SetMaxIdleConns(connections)
+		shared.table = "loki_test_" + strings.ToLower(rand.Text())
+		shared.err = migrations.Apply(context.WithoutCancel(t.Context()), shared.db.DB, migrations.WithTable(shared.table))
+	})
+	require.NoError(t, shared.err)
+	s := &store{db: shared.db, prefix: rand.Text() + ":"}
+	s.Handler = mssqlhandler.New(s.db, append(opts, mssqlhandler.WithTable(shared.table))...)
+	return s
+}
+
+// newStoreOn returns a store on a pool of its own.
+func newStoreOn(t *testing.T, db *sql.DB, driverName string) *store {
+	t.Helper()
+	s := newStore(t)
+	t.Cleanup(func() { _ = db.Close() })
+	s.db = sqlx.NewDb(db, driverName)
+	s.Handler = mssqlhandler.New(s.db, mssqlhandler.WithTable(shared.table))
+	return s
+}
+
+func dsn(t *testing.T) string {
+	t.Helper()
+	dsn := os.Getenv("LOKI_TEST_MSSQL_DSN")
+	if dsn == "" {
+		t.Skip("LOKI_TEST_MSSQL_DSN is not set: no T-SQL server to test against")
+	}
+	return dsn
+}
+
+// open opens the server under a name that a driver is registered by.
+func open(t *testing.T, driverName string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driverName, dsn(t))
+	require.NoError(t, err)
+	return db
+}
+
+// claim is a new claim on a key of the test's own.
+func (s *store) claim(key string) loki.Claim {
+	return loki.Claim{Key: s.prefix + key, Token: rand.Text(), Expiry: 30 * time.Second, Holder: "host/" + rand.Text()[:4]}
+}
+
+// exec runs a statement of the test's own. $T in it is the table.
+func (s *store) exec(t *testing.T, statement string, args ...any) {
+	t.Helper()
+	_, err := shared.db.ExecContext(t.Context(), s.on(statement), args...)
+	require.NoError(t, err)
+}
+
+func (s *store) on(statement string) string {
+	return strings.ReplaceAll(statement, "$T", "[dbo].["+shared.table+"]")
+}
+
+// get scans the first column of the first row.
+func (s *store) get(t *testing.T, dest any, statement string, args ...any) {
+	t.Helper()
+	require.NoError(t, shared.db.QueryRowContext(t.Context(), s.on(statement), args...).Scan(dest))
+}
+
+// rows is how many rows the test has in the table.
+func (s *store) rows(t *testing.T) (n int) {
+	t.Helper()
+	s.get(t, &n, "SELECT COUNT(*) FROM $T WHERE LEFT(ServiceKey, @p1) = @p2", len(s.prefix), s.prefix)
+	return n
+}
+
+// expire ends the claim on key as time would.
+func (s *store) expire(t *testing.T, key string) {
+	t.Helper()
+	s.exec(t, "UPDATE $T SET ExpiresAt = DATEADD(millisecond, -1, SYSUTCDATETIME()) WHERE ServiceKey = @p1", key)
+}
+
+func (s *store) mustGrant(t *testing.T, c loki.Claim) int64 {
+	t.Helper()
+	g, err := s.Grant(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, g.Held)
+	return g.Fence
+}
+
+func (s *store) mustBeBusy(t *testing.T, c loki.Claim) loki.Holder {
+	t.Helper()
+	g, err := s.Grant(t.Context(), c)
+	require.NoError(t, err)
+	require.False(t, g.Held)
+	require.Zero(t, g.Fence)
+	return g.HeldBy
+}

@@ -1,0 +1,310 @@
+package mssqlhandler_test
+
+// This file is about what needs no server: what is sent, what is refused, and what is left when a handler is closed.
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"io/fs"
+	"math"
+	"os"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	mssql "github.com/microsoft/go-mssqldb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/migrations"
+	"github.com/lokilock/loki/mssqlhandler"
+)
+
+func TestGrantTellsInFull(t *testing.T) {
+	h, s, _ := newStub(t, always(granted(9), nil))
+	g, err := h.Grant(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, loki.Grant{Held: true, Fence: 9}, g)
+
+	s.answer = always(busy("other/2"), nil)
+	g, err = h.Grant(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, loki.Grant{HeldBy: loki.Holder{
+		ID:    "other/2",
+		Since: time.UnixMicro(1_700_000_000_000_000).UTC(),
+		Until: time.UnixMicro(1_700_000_009_000_000).UTC(),
+		Left:  5 * time.Second,
+	}}, g)
+
+	s.answer = always([]resultSet{answerOf(), answerOf(0, 7, nil, nil, nil, nil)}, nil)
+	g, err = h.Grant(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, loki.Grant{}, g, "whoever held it was gone when the row was read")
+}
+
+func TestOneRoundTripEach(t *testing.T) {
+	for op, send := range operations {
+		h, s, _ := newStub(t, always(granted(1), nil))
+		switch op {
+		case "extend":
+			s.answer = always(held(1), nil)
+		case "inspect":
+			s.answer = always(nothing, nil)
+		}
+		require.NoError(t, send(t.Context(), h), op)
+		require.Len(t, s.sent(), 1, op)
+	}
+}
+
+// A time.Time would be sent as datetimeoffset, by the client's clock and in its zone. Durations are integers.
+func TestCase056_NoTimeIsSent(t *testing.T) {
+	for op, send := range operations {
+		h, s, _ := newStub(t, always(nil, number(102)), mssqlhandler.WithLokiNetExpiry(time.Hour))
+		require.Error(t, send(t.Context(), h))
+		for _, arg := range s.sent()[0].args {
+			switch arg.(type) {
+			case mssql.NVarCharMax, int64:
+			default:
+				t.Errorf("%s sends a %s", op, reflect.TypeOf(arg))
+			}
+		}
+	}
+}
+
+func TestExpiryIsSentInSecondsAndMillisecondsRoundedUp(t *testing.T) {
+	for expiry, want := range map[time.Duration][2]int64{
+		1:                                     {0, 1},
+		time.Millisecond:                      {0, 1},
+		time.Millisecond + 1:                  {0, 2},
+		999*time.Millisecond + 1:              {1, 0},
+		1500 * time.Millisecond:               {1, 500},
+		30 * 24 * time.Hour:                   {30 * 24 * 3600, 0}, // more milliseconds than an int has
+		loki.MaxExpiry - 1:                    {10 * 365 * 24 * 3600, 0},
+		math.MaxInt32 * time.Second:           {math.MaxInt32, 0},
+		math.MaxInt32*time.Second - 999999999: {math.MaxInt32 - 1, 1},
+	} {
+		c := claim
+		c.Expiry = expiry
+		h, s, _ := newStub(t, always(granted(1), nil))
+		_, err := h.Lock(t.Context(), c)
+		require.NoError(t, err)
+		s.answer = always(held(1), nil)
+		_, err = h.Extend(t.Context(), c)
+		require.NoError(t, err)
+		sent := s.sent()
+		require.Equal(t, []any{want[0], want[1]}, sent[0].args[3:5], "%v", expiry)
+		require.Equal(t, []any{want[0], want[1]}, sent[1].args[2:4], "%v", expiry)
+	}
+}
+
+// sqlx chooses bind variables by the driver's name and knows only some of them: nothing here may depend on it.
+func TestCase070_BindVariablesByDriverName(t *testing.T) {
+	for _, name := range []string{"sqlserver", "azuresql", "mssql", "otelsql-sqlserver"} {
+		for op, send := range operations {
+			_, s, db := newStub(t, always(nil, number(102)))
+			h := mssqlhandler.New(sqlx.NewDb(db.DB, name))
+			require.Error(t, send(t.Context(), h))
+			sent := s.sent()[0]
+			require.NotContains(t, sent.statement, "?", "%s as %s", op, name)
+			require.Len(t, sent.args, len(parameters(sent.statement)), "%s as %s", op, name)
+		}
+	}
+}
+
+func parameters(statement string) map[string]bool {
+	found := make(map[string]bool)
+	for _, p := range regexp.MustCompile(`@p\d+\b`).FindAllString(statement, -1) {
+		found[p] = true
+	}
+	return found
+}
+
+// go-mssqldb under its old name counts placeholders of its own, and refuses arguments that it has not counted.
+func TestCase070_OldDriverName(t *testing.T) {
+	old, err := sql.Open("mssql", "server=none")
+	require.NoError(t, err)
+	defer old.Close()
+	for op, send := range operations {
+		_, s, db := newStub(t, always(nil, number(102)))
+		db.DB = sql.OpenDB(underDriver{s, old.Driver()})
+		t.Cleanup(func() { _ = db.Close() })
+		require.Error(t, send(t.Context(), mssqlhandler.New(db)))
+		sent := s.sent()[0]
+		require.Empty(t, parameters(sent.statement), op)
+		require.Contains(t, sent.statement, "?1", op)
+	}
+}
+
+// underDriver is a stub that says it belongs to another driver.
+type underDriver struct {
+	*stub
+	driver driver.Driver
+}
+
+func (u underDriver) Driver() driver.Driver { return u.driver }
+
+func TestStatementsNameTheChosenTable(t *testing.T) {
+	for op, send := range operations {
+		h, s, _ := newStub(t, always(nil, number(102)), mssqlhandler.WithSchema("it's"), mssqlhandler.WithTable("a]b"))
+		require.ErrorContains(t, send(t.Context(), h), "[it's].[a]]b]")
+		statement := s.sent()[0].statement
+		require.Contains(t, statement, "[it's].[a]]b]", op)
+		require.NotContains(t, statement, "LokiLockings", op)
+		require.NotContains(t, statement, "--", "%s: comments are for readers, not for the wire", op)
+	}
+}
+
+// The columns that the statements use are those of the table that the migrations make.
+func TestStatementsAndMigrationsAgreeOnColumns(t *testing.T) {
+	made := columns(t, migrations.Files, "*.up.sql")
+	used := columns(t, os.DirFS("sql"), "*.sql")
+	answered := []string{"Held", "Since", "Until", "Left"} // names of the answer alone
+	for _, name := range append(answered, "dbo", "LokiLockings") {
+		delete(made, name)
+		delete(used, name)
+	}
+	for _, kind := range []string{"varchar", "datetime", "nvarchar", "max", "datetime2", "bigint", "PK_LokiLockings"} {
+		delete(made, kind)
+	}
+	require.Equal(t, made, used)
+}
+
+func columns(t *testing.T, files fs.FS, pattern string) map[string]bool {
+	t.Helper()
+	names, err := fs.Glob(files, pattern)
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	found := make(map[string]bool)
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(strings.TrimSpace(line), "--") {
+				continue
+			}
+			for _, m := range regexp.MustCompile(`\[(\w+)\]`).FindAllStringSubmatch(line, -1) {
+				found[m[1]] = true
+			}
+		}
+	}
+	return found
+}
+
+func TestClaimsThatCannotBeRecordedAreRefused(t *testing.T) {
+	with := func(change func(*loki.Claim)) loki.Claim {
+		c := claim
+		change(&c)
+		return c
+	}
+	for says, c := range map[string]loki.Claim{
+		"no key":                    with(func(c *loki.Claim) { c.Key = "" }),
+		"no token":                  with(func(c *loki.Claim) { c.Token = "" }),
+		"must be positive":          with(func(c *loki.Claim) { c.Expiry = 0 }),
+		"at most":                   with(func(c *loki.Claim) { c.Expiry = math.MaxInt64 }),
+		"longer than the 399":       with(func(c *loki.Claim) { c.Key = strings.Repeat("k", 399) + " " }),
+		"token \"a \" ends in a":    with(func(c *loki.Claim) { c.Token = "a " }),
+		"superseded token \"a \"":   with(func(c *loki.Claim) { c.Supersedes = "a " }),
+		"key is longer":             with(func(c *loki.Claim) { c.Key = strings.Repeat("k", loki.MaxKeyLength+1) }),
+		"longer than the 400":       with(func(c *loki.Claim) { c.Key = strings.Repeat("𐍈", 201) }),
+		"token is longer":           with(func(c *loki.Claim) { c.Token = strings.Repeat("t", 129) }),
+		"key \"\\xff\" is not":      with(func(c *loki.Claim) { c.Key = "\xff" }),
+		"holder \"\\xff\" is not":   with(func(c *loki.Claim) { c.Holder = "\xff" }),
+		"token \"\\xff\" is not":    with(func(c *loki.Claim) { c.Token = "\xff" }),
+		"token \"\\xfe\" is not va": with(func(c *loki.Claim) { c.Supersedes = "\xfe" }),
+	} {
+		t.Run(says, func(t *testing.T) {
+			h, s, _ := newStub(t, always(granted(1), nil))
+			_, err := h.Grant(t.Context(), c)
+			require.ErrorContains(t, err, says)
+			require.False(t, loki.IsUnavailable(err))
+			_, err = h.Extend(t.Context(), c)
+			require.ErrorContains(t, err, says)
+			require.Empty(t, s.sent())
+		})
+	}
+	h, s, _ := newStub(t, always(granted(1), nil))
+	require.ErrorContains(t, h.Release(t.Context(), loki.Claim{Key: "a"}), "no token")
+	_, _, err := h.Inspect(t.Context(), "")
+	require.ErrorContains(t, err, "no key")
+	require.Empty(t, s.sent())
+	require.NoError(t, h.Release(t.Context(), loki.Claim{Key: "a", Token: "b"}), "a release needs no expiry")
+}
+
+func TestKeysThatFitAreSent(t *testing.T) {
+	for _, key := range []string{" a", "a\t", "Ä", strings.Repeat("k", loki.MaxKeyLength), strings.Repeat("𐍈", loki.MaxKeyLength/2), "it's", "--", "%_["} {
+		c := claim
+		c.Key = key
+		h, s, _ := newStub(t, always(granted(1), nil))
+		_, err := h.Lock(t.Context(), c)
+		require.NoError(t, err)
+		require.Equal(t, mssql.NVarCharMax(key), s.sent()[0].args[0], "verbatim")
+	}
+}
+
+// SQL Server ignores blanks at the end of what it compares.
+func TestKeysThatEndInABlankGetAMark(t *testing.T) {
+	for key, stored := range map[string]string{"a": "a", "a ": "a \x1f", "a  ": "a  \x1f", "a\x1f": "a\x1f\x1f", "a \x1f": "a \x1f\x1f"} {
+		c := claim
+		c.Key = key
+		for op, send := range map[string]func(h *mssqlhandler.Handler) error{
+			"lock":    func(h *mssqlhandler.Handler) error { _, err := h.Lock(t.Context(), c); return err },
+			"extend":  func(h *mssqlhandler.Handler) error { _, err := h.Extend(t.Context(), c); return err },
+			"release": func(h *mssqlhandler.Handler) error { return h.Release(t.Context(), c) },
+			"inspect": func(h *mssqlhandler.Handler) error { _, _, err := h.Inspect(t.Context(), c.Key); return err },
+		} {
+			h, s, _ := newStub(t, always(nil, number(102)))
+			require.ErrorContains(t, send(h), strconv.Quote(key), "errors tell the key as it is")
+			require.Equal(t, mssql.NVarCharMax(stored), s.sent()[0].args[0], op)
+		}
+	}
+}
+
+// Opening is lazy: a server that refuses is an unavailable store at the first call, and nothing is left of the handler.
+func TestCase030_NoHandleLeaksAtBuildTime(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for range 100 {
+		h, err := mssqlhandler.Open("sqlserver://sa:x@127.0.0.1:1?dial+timeout=5")
+		require.NoError(t, err)
+		_, err = h.Lock(t.Context(), claim)
+		require.True(t, loki.IsUnavailable(err), "%v", err)
+		require.NoError(t, h.Close())
+		_, err = h.Lock(t.Context(), claim)
+		require.ErrorContains(t, err, "database is closed")
+	}
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+2 }, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestCloseLeavesTheCallersDatabaseOpen(t *testing.T) {
+	h, _, db := newStub(t, always(granted(1), nil))
+	require.NoError(t, h.Close())
+	require.NoError(t, db.Ping())
+	_, err := h.Lock(t.Context(), claim)
+	require.NoError(t, err)
+}
+
+// A failed call gives its connection back.
+func TestCase029_NoConnectionLeaks(t *testing.T) {
+	h, s, db := newStub(t, always(busy("them"), nil))
+	db.SetMaxOpenConns(2)
+	for i := range 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		switch i % 3 {
+		case 0:
+			s.answer = always(busy("them"), nil)
+		case 1:
+			s.answer = always(nil, number(229))
+		case 2:
+			s.answer = always([]resultSet{{columns: []string{"Other"}, rows: [][]driver.Value{{int64(1)}}}}, nil)
+		}
+		_, err := h.Lock(ctx, claim)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		cancel()
+	}
+	require.Zero(t, db.Stats().InUse)
+}

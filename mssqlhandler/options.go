@@ -1,0 +1,95 @@
+package mssqlhandler
+
+// This file is what can be chosen, and what is wrong with a choice.
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/lokilock/loki/internal/mssqlname"
+)
+
+// The table that is used unless [WithSchema] and [WithTable] say otherwise. Package migrations has the same defaults.
+const (
+	DefaultSchema = mssqlname.DefaultSchema
+	DefaultTable  = mssqlname.DefaultTable
+)
+
+// Option is a choice for [New] and [Open].
+type Option func(*settings)
+
+type settings struct {
+	table          mssqlname.Table
+	lokinetSeconds int64
+	mistakes       []error
+}
+
+// lokinetNever stands for rows of LokiNet that stay until they are deleted.
+const lokinetNever = -1
+
+// WithTable names the table. It is quoted as it is: one name, without the schema and without brackets. At most 125
+// UTF-16 units, so that the primary key can be named after it.
+func WithTable(name string) Option {
+	return func(s *settings) { s.table.Name = name }
+}
+
+// WithSchema names the schema that the table is in, quoted as it is.
+func WithSchema(name string) Option {
+	return func(s *settings) { s.table.Schema = name }
+}
+
+// WithLokiNetExpiry says how old a row may be that LokiNet wrote before it counts as left behind by a process that died,
+// and is taken over. Without it such a row is busy until somebody deletes it, which is what LokiNet itself does with it.
+// d is rounded up to the second and must be longer than any LokiNet job runs, since LokiNet never renews.
+//
+// LokiNet dates its rows by the local clock of the machine it runs on, without a zone. This package assumes that the
+// zone is the database server's, or UTC; a row is over when it is older than d by both. A LokiNet in a zone to the west
+// of both writes rows that look older than they are: add the difference to d, and an hour if its zone has summer time.
+func WithLokiNetExpiry(d time.Duration) Option {
+	return func(s *settings) {
+		seconds := int64((d-1)/time.Second) + 1
+		if d <= 0 || seconds > math.MaxInt32 {
+			s.mistakes = append(s.mistakes, fmt.Errorf("the LokiNet expiry is %v: it must be positive and at most 68 years; leave the option out to respect LokiNet's rows until they are deleted", d))
+			return
+		}
+		s.lokinetSeconds = seconds
+	}
+}
+
+// checkDSN refuses what the driver would take for a server on this machine: it ignores what it does not understand. What
+// it says does not repeat dsn, which has a password in it.
+func checkDSN(dsn string) error {
+	scheme, _, isURL := strings.Cut(dsn, "://")
+	isURL = isURL && !strings.ContainsAny(scheme, "=;")
+	switch {
+	case dsn == "":
+		return errors.New("mssqlhandler: the data source name is empty")
+	case isURL && scheme != "sqlserver":
+		return fmt.Errorf("mssqlhandler: the data source name starts with %s://, it has to be sqlserver://", scheme)
+	case !isURL && !strings.Contains(dsn, "="):
+		return errors.New("mssqlhandler: the data source name is neither a sqlserver:// address nor a list of key=value")
+	}
+	return nil
+}
+
+// choose applies opts to the defaults.
+func choose(opts []Option) (settings, error) {
+	s := settings{table: mssqlname.Default(), lokinetSeconds: lokinetNever}
+	for i, o := range opts {
+		if o == nil {
+			s.mistakes = append(s.mistakes, fmt.Errorf("option %d is nil", i+1))
+			continue
+		}
+		o(&s)
+	}
+	if err := s.table.Validate(); err != nil {
+		s.mistakes = append(s.mistakes, err)
+	}
+	if len(s.mistakes) == 0 {
+		return s, nil
+	}
+	return s, fmt.Errorf("mssqlhandler: %w", errors.Join(s.mistakes...))
+}

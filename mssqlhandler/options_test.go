@@ -1,0 +1,79 @@
+package mssqlhandler_test
+
+// This file is about how a handler is made, and what is said of arguments that cannot work.
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki/mssqlhandler"
+)
+
+func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
+	_, s, db := newStub(t, always(granted(1), nil))
+	for says, h := range map[string]*mssqlhandler.Handler{
+		"database is nil":            mssqlhandler.New(nil),
+		"is nil: open one":           mssqlhandler.New(&sqlx.DB{}),
+		"name of the table is empty": mssqlhandler.New(db, mssqlhandler.WithTable("")),
+		"name of the schema is":      mssqlhandler.New(db, mssqlhandler.WithSchema("")),
+		"at most 125":                mssqlhandler.New(db, mssqlhandler.WithTable(strings.Repeat("t", 126))),
+		"at most 128":                mssqlhandler.New(db, mssqlhandler.WithSchema(strings.Repeat("s", 129))),
+		"control character":          mssqlhandler.New(db, mssqlhandler.WithTable("a\nb")),
+		"not valid UTF-8":            mssqlhandler.New(db, mssqlhandler.WithTable("\xff")),
+		"LokiNet expiry is 0s":       mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(0)),
+		"LokiNet expiry is -1s":      mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(-time.Second)),
+		"at most 68 years":           mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(math.MaxInt64)),
+		"option 2 is nil":            mssqlhandler.New(db, mssqlhandler.WithTable("t"), nil),
+		"not made by New or Open":    {},
+	} {
+		t.Run(says, func(t *testing.T) {
+			require.ErrorContains(t, h.Validate(), says)
+			for op, send := range operations {
+				require.ErrorContains(t, send(t.Context(), h), says, op)
+			}
+			require.NoError(t, h.Close())
+		})
+	}
+	require.Empty(t, s.sent())
+
+	err := mssqlhandler.New(nil, nil, mssqlhandler.WithTable(""), mssqlhandler.WithLokiNetExpiry(-1)).Validate()
+	for _, says := range []string{"option 1 is nil", "name of the table", "LokiNet expiry", "database is nil"} {
+		require.ErrorContains(t, err, says, "every mistake at once")
+	}
+	require.NoError(t, mssqlhandler.New(db).Validate())
+}
+
+func TestLokiNetExpiryIsSentInSecondsRoundedUp(t *testing.T) {
+	for d, want := range map[time.Duration]int64{1: 1, time.Second: 1, time.Second + 1: 2, time.Hour: 3600} {
+		h, s, _ := newStub(t, always(granted(1), nil), mssqlhandler.WithLokiNetExpiry(d))
+		_, err := h.Lock(t.Context(), claim)
+		require.NoError(t, err)
+		require.Equal(t, want, s.sent()[0].args[7])
+	}
+	h, s, _ := newStub(t, always(granted(1), nil))
+	_, err := h.Lock(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, int64(-1), s.sent()[0].args[7], "never, unless asked for")
+}
+
+func TestOpenRefusesWhatCannotWork(t *testing.T) {
+	for says, open := range map[string]func() (*mssqlhandler.Handler, error){
+		"is empty":            func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("") },
+		"cannot be used":      func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("sqlserver://sa:s3cret@host:port") },
+		"has to be sqlserver": func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("postgres://sa:s3cret@host?a=b") },
+		"is neither":          func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("s3cret") },
+		"name of the table is ": func() (*mssqlhandler.Handler, error) {
+			return mssqlhandler.Open("sqlserver://host", mssqlhandler.WithTable(""))
+		},
+	} {
+		h, err := open()
+		require.ErrorContains(t, err, says)
+		require.NotContains(t, err.Error(), "s3cret")
+		require.Nil(t, h, "never half a handler")
+	}
+}

@@ -1,0 +1,19 @@
+-- extend starts a claim's expiry anew if, and only if, it still holds.
+--
+-- Arguments: @p1 key, @p2 token, @p3 and @p4 the expiry in whole seconds and the milliseconds beyond them, @p5 the floor
+-- of the fence.
+--
+-- Result: one row: Held. It is told by a SELECT because the count that comes with an UPDATE is missing where NOCOUNT is
+-- a server's default.
+--
+-- Atomic: one UPDATE that finds the row by key and token. A claim that has expired is over even if nobody has taken the
+-- key: whoever looked in between was told that it is free.
+DECLARE @key nvarchar(400) = @p1, @token nvarchar(128) = @p2, @seconds int = @p3, @milliseconds int = @p4,
+        @floor bigint = @p5, @now datetime2(7) = SYSUTCDATETIME();
+
+UPDATE [dbo].[LokiLockings]
+SET [ExpiresAt] = DATEADD(millisecond, @milliseconds, DATEADD(second, @seconds, @now)),
+    [Fence] = CASE WHEN [Fence] < @floor THEN @floor ELSE [Fence] END
+WHERE [ServiceKey] = @key AND [Token] = @token AND [ExpiresAt] > @now;
+
+SELECT @@ROWCOUNT AS [Held];

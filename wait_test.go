@@ -1,0 +1,257 @@
+package loki_test
+
+// This file is how a waiter is woken: by the store's notifier, by the holder's expiry, and by neither.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/stretchr/testify/require"
+)
+
+// The longest that a waiter may be late, jitter included.
+const (
+	lateByRecheck = 2*time.Second + 2*time.Second/8               // a message was lost
+	lateByPoll    = 250*time.Millisecond + 250*time.Millisecond/8 // there is no notifier
+	lateByExpiry  = 4 * time.Millisecond                          // nobody released
+)
+
+// grantedAfter has l wait for a holder that holds for d, and returns how long after its end fn began.
+func (r *rig) grantedAfter(l *loki.Locker, d time.Duration, end func()) time.Duration {
+	r.t.Helper()
+	over := time.Now().Add(d)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		time.Sleep(d)
+		end()
+	})
+	var began time.Time
+	err := l.ExecuteWithinLock(r.t.Context(), 30*time.Second, func(context.Context) error {
+		began = time.Now()
+		return nil
+	}, loki.WithWait(loki.UntilDone))
+	require.NoError(r.t, err)
+	wg.Wait()
+	return began.Sub(over)
+}
+
+// releasedAfter is grantedAfter with a holder of another instance, that renews and releases.
+func (r *rig) releasedAfter(l *loki.Locker, d time.Duration, change ...func(*loki.Config)) time.Duration {
+	r.t.Helper()
+	ls, err := r.locker(change...).Acquire(r.t.Context(), 30*time.Second)
+	require.NoError(r.t, err)
+	return r.grantedAfter(l, d, func() { _ = ls.Release(r.t.Context()) })
+}
+
+func (r *rig) requireNobodyListens() {
+	r.t.Helper()
+	synctest.Wait()
+	require.Empty(r.t, r.primary.mem.ListenedKeys(), "primary")
+	require.Empty(r.t, r.secondary.mem.ListenedKeys(), "secondary")
+}
+
+func TestWait_GrantedAtTheMomentOfTheRelease(t *testing.T) {
+	for name, change := range map[string]func(*loki.Config){"one store": alone, "mirrored": func(*loki.Config) {}, "mirrored in step": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(change)
+				for _, d := range []time.Duration{0, 1, 7 * time.Millisecond, 1234 * time.Millisecond, 3 * time.Minute} {
+					require.Zero(t, r.releasedAfter(l, d, change), d)
+				}
+				r.requireNobodyListens()
+			})
+		})
+	}
+}
+
+func TestWait_AsksLittle(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		const wait = 10 * time.Minute
+		require.Zero(t, r.releasedAfter(l, wait, alone))
+		asked := len(r.primary.Calls(lokitest.OpLock))
+		const (
+			holder    = 1 // the holder's own
+			first     = 1 // is anybody there?
+			listening = 1 // has it been freed since, and before the notifier listened?
+			freed     = 1 // a message came
+			inAMinute = 34
+		)
+		// The rest is in case a message was lost: one for each recheck pause of 2s, an eighth more or less.
+		rechecks := asked - holder - first - listening - freed
+		require.GreaterOrEqual(t, rechecks, int(wait/lateByRecheck))
+		require.LessOrEqual(t, rechecks, 10*inAMinute+3)
+		require.Len(t, r.primary.Calls(lokitest.OpNotify), 1, "it listens once")
+	})
+}
+
+// A holder that crashed releases nothing, and nobody tells.
+func TestWait_ServedAfterACrashedHoldersExpiry(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		for _, expiry := range []time.Duration{15 * time.Millisecond, 700 * time.Millisecond, 10 * time.Second, 10*time.Minute + 1234*time.Millisecond} {
+			r.primary.plant(t, foreign(expiry))
+			late := r.grantedAfter(l, expiry, func() {})
+			require.Positive(t, late)
+			require.LessOrEqual(t, late, lateByExpiry, expiry)
+		}
+	})
+}
+
+// The holder gives up what is left of a long expiry, and crashes.
+func TestWait_ServedAfterAnExpiryThatWasMadeShorter(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		c := foreign(time.Hour)
+		r.primary.plant(t, c)
+		time.AfterFunc(10*time.Second, func() {
+			c.Expiry = 300 * time.Millisecond
+			_, _ = r.primary.mem.Extend(t.Context(), c)
+		})
+		require.LessOrEqual(t, r.grantedAfter(r.locker(alone), 10300*time.Millisecond, func() {}), lateByExpiry)
+	})
+}
+
+func TestWait_ALostMessageCostsARecheck(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.primary.faults.Set(lokitest.OpNotify, lokitest.Fault{Refuse: true})
+		l := r.locker(alone)
+		const wait = 21 * time.Second
+		late := r.releasedAfter(l, wait, alone)
+		require.Positive(t, late, "somebody told")
+		require.LessOrEqual(t, late, lateByRecheck)
+		require.Less(t, len(r.primary.Calls(lokitest.OpLock)), 20, "it does not poll")
+	})
+}
+
+func TestWait_PollsWithoutANotifier(t *testing.T) {
+	never := make(chan struct{})
+	for name, fault := range map[string]lokitest.Fault{
+		"unsupported":     {Err: errors.ErrUnsupported},
+		"refused":         {Err: errDown},
+		"a reply is lost": {Err: errDown, LostReply: true},
+		"hangs":           {Before: lokitest.Pause{For: longest}},
+		"hangs, deaf":     {Before: lokitest.Pause{For: time.Hour, IgnoreCtx: true}},
+		"hangs after":     {After: lokitest.Pause{Until: never}},
+		"panics":          {Panic: errFn},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				r.primary.faults.Set(lokitest.OpNotify, fault)
+				l := r.locker(alone)
+				require.LessOrEqual(t, r.releasedAfter(l, 10*time.Second, alone), lateByPoll)
+				require.Greater(t, len(r.primary.Calls(lokitest.OpLock)), 30, "it has polled")
+				require.Len(t, r.primary.Calls(lokitest.OpNotify), 1, "what failed is not asked again while somebody waits")
+				time.Sleep(2 * time.Hour) // what hangs has returned
+				r.requireNobodyListens()
+			})
+		})
+	}
+}
+
+// changedNotifier is a store with a notifier of another kind.
+type changedNotifier struct {
+	*testStore
+	notify func(ctx context.Context, key string) (<-chan struct{}, error)
+}
+
+func (s changedNotifier) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
+	return s.notify(ctx, key)
+}
+
+func TestWait_PollsWhenTheNotifierGivesUp(t *testing.T) {
+	for _, after := range []time.Duration{0, 5 * time.Second} {
+		t.Run(fmt.Sprint(after), func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(alone, func(c *loki.Config) {
+					c.Primary = changedNotifier{r.primary, func(context.Context, string) (<-chan struct{}, error) {
+						frees := make(chan struct{})
+						time.AfterFunc(after, func() { close(frees) })
+						return frees, nil
+					}}
+				})
+				require.LessOrEqual(t, r.releasedAfter(l, 20*time.Second, alone), lateByPoll)
+				require.Less(t, len(r.primary.Calls(lokitest.OpLock)), 120, "a closed channel is always ready: it was read again and again")
+
+				// Whoever comes next in line is told by the same closed channel.
+				r.primary.plant(t, foreign(20*time.Second))
+				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+				defer cancel()
+				go func() { _ = l.ExecuteWithinLock(ctx, time.Minute, mustNotRun(t), loki.WithWait(loki.UntilDone)) }()
+				synctest.Wait()
+				require.LessOrEqual(t, r.grantedAfter(l, 20*time.Second, func() {}), lateByPoll)
+			})
+		})
+	}
+}
+
+func TestWait_NothingIsLeftOfThoseWhoGaveUp(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		lockers := []*loki.Locker{r.locker(), r.locker(alone), r.locker()}
+		r.primary.plant(t, foreign(time.Hour))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 60 {
+			wg.Go(func() {
+				ctx, limit := ctx, loki.UntilDone
+				if i%2 == 0 {
+					ctx, limit = t.Context(), time.Duration(1+i)*time.Second
+				}
+				err := lockers[i%3].ExecuteWithinLock(ctx, time.Minute, mustNotRun(t), loki.WithWait(limit))
+				if i%3 == 2 && i%2 != 0 {
+					require.ErrorIs(t, err, loki.ErrClosed)
+				} else {
+					require.ErrorIs(t, err, loki.ErrBusy)
+				}
+			})
+		}
+		synctest.Wait()
+		require.Equal(t, []string{"job"}, r.primary.mem.ListenedKeys())
+		require.Len(t, r.primary.Calls(lokitest.OpNotify), len(lockers), "one listener serves all who wait here")
+		time.Sleep(time.Minute)
+		require.NoError(t, lockers[2].Close(t.Context()))
+		require.Equal(t, []string{"job"}, r.primary.mem.ListenedKeys())
+		cancel()
+		wg.Wait()
+		r.requireNobodyListens()
+		require.NoError(t, r.primary.mem.Release(t.Context(), foreign(0)))
+	})
+}
+
+func TestWait_EverybodyIsServedOnce(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		const waiters, work = 100, 10 * time.Millisecond
+		lockers := []*loki.Locker{r.locker(), r.locker(), r.locker()}
+		r.primary.plant(t, foreign(time.Hour))
+		var served [waiters]atomic.Int32
+		var running atomic.Int32
+		var wg sync.WaitGroup
+		for i := range waiters {
+			wg.Go(func() {
+				require.NoError(t, lockers[i%3].ExecuteWithinLock(t.Context(), time.Second, func(context.Context) error {
+					require.EqualValues(t, 1, running.Add(1), "two at a time")
+					time.Sleep(work)
+					running.Add(-1)
+					served[i].Add(1)
+					return nil
+				}, loki.WithWait(loki.UntilDone)))
+			})
+		}
+		time.Sleep(time.Minute)
+		released := time.Now()
+		require.NoError(t, r.primary.mem.Release(t.Context(), foreign(0)))
+		wg.Wait()
+		require.Equal(t, waiters*work, time.Since(released), "each begins when the one before has ended")
+		for i := range served {
+			require.EqualValues(t, 1, served[i].Load())
+		}
+		r.requireNobodyListens()
+	})
+}

@@ -166,8 +166,8 @@ func (s *mirrorState) stop() {
 	}
 }
 
-// turn is how long a request in the background may keep its key's lane from the next one. A secondary that hangs must
-// not hold up, for longer than this, the write that would find out about another holder.
+// turn is how long a mirror write or a release may keep its key's lane from the next request. A secondary that hangs
+// must not hold up, for longer than this, the write that would find out about another holder.
 func turn(expiry time.Duration) time.Duration { return expiry / RenewalFraction }
 
 // mirrorWrite puts a write of the lease's row into its place. One that is waiting already will do: it writes what is
@@ -278,9 +278,7 @@ func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan bo
 		ls.mu.Lock()
 		p := l.newRelease(ls, l.secondary, ls.secondary, keep)
 		ls.mu.Unlock()
-		if !waited {
-			p.limit = turn(ls.claim.Expiry)
-		}
+		p.limit = turn(ls.claim.Expiry)
 		done <- p.attempt()
 	}}, true)
 	return done

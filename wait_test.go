@@ -132,14 +132,13 @@ func TestWait_ALostMessageCostsARecheck(t *testing.T) {
 }
 
 func TestWait_PollsWithoutANotifier(t *testing.T) {
-	never := make(chan struct{})
 	for name, fault := range map[string]lokitest.Fault{
 		"unsupported":     {Err: errors.ErrUnsupported},
 		"refused":         {Err: errDown},
 		"a reply is lost": {Err: errDown, LostReply: true},
 		"hangs":           {Before: lokitest.Pause{For: longest}},
 		"hangs, deaf":     {Before: lokitest.Pause{For: time.Hour, IgnoreCtx: true}},
-		"hangs after":     {After: lokitest.Pause{Until: never}},
+		"hangs after":     {After: lokitest.Pause{For: longest}},
 		"panics":          {Panic: errFn},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,7 +51,7 @@ func handlerClauses() []clause {
 }
 
 func capabilityClauses() []clause {
-	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, inspectClauses)
+	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, notifyClauses, inspectClauses, leftClauses)
 }
 
 // judge holds h to the clause. It knows no *testing.T, so that the suite can be put to the test itself.

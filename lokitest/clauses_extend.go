@@ -118,8 +118,11 @@ var extendClauses = []clause{
 		needs: extender,
 		check: func(p *probe) {
 			p.onEnded(func(ctx context.Context, name string) {
-				c, _ := p.take(p.key(name), lasting)
+				const short = 100 * time.Millisecond
+				c, a := p.take(p.key(name), short)
+				c.Expiry = lasting
 				p.mustMatch(ctx, "Extend", p.askWith(ctx, c, p.byExtend(c)).err)
+				p.mustGetFree(p.claim(c.Key, lasting), expiredBy(a, short))
 			})
 		},
 	},

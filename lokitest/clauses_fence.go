@@ -8,7 +8,10 @@ import (
 	"github.com/lokilock/loki"
 )
 
-const fenceLaw = "for one key larger than every fence issued before, at least [Claim.Fence], and the same again when the same claim is granted again."
+const (
+	fenceLaw      = "for one key larger than every fence issued before, and at least [Claim.Fence]."
+	againFenceLaw = "A claim that is granted again while it holds keeps its fence, unless the floor has risen above it."
+)
 
 // fence has c granted. A store that issues none has nothing more to show.
 func (p *probe) fence(c loki.Claim, when string) int64 {
@@ -113,15 +116,32 @@ var fenceClauses = []clause{
 	},
 	{
 		name:  "fence-is-the-same-again",
-		law:   fenceLaw,
+		law:   againFenceLaw,
 		needs: granter,
 		check: func(p *probe) {
 			c := p.claim(p.key("k"), lasting)
 			first := p.fence(c, "although nobody held it")
 			p.lock(p.claim(c.Key, lasting)) // refused: no reason for a new fence
-			if again := p.fence(c, "to the token that holds it"); again != first {
-				p.fail("the fence %d was issued when a claim was granted again that had the fence %d.", again, first)
+			for c.Fence = range 2 {         // without a floor, and with one below
+				if again := p.fence(c, "to the token that holds it"); again != first {
+					p.fail("the fence %d was issued when a claim was granted again that had the fence %d.", again, first)
+				}
 			}
+		},
+	},
+	{
+		name:  "fence-rises-with-the-floor",
+		law:   againFenceLaw,
+		needs: granter,
+		check: func(p *probe) {
+			c := p.claim(p.key("k"), lasting)
+			c.Fence = p.fence(c, "although nobody held it") + 1e9
+			raised := p.fence(c, "to the token that holds it")
+			if raised < c.Fence {
+				p.fail("the fence %d was issued when a claim was granted again whose floor had become %d.", raised, c.Fence)
+			}
+			p.release(c)
+			p.mustGrow(raised, p.nextFence(c.Key, 0), "after a claim whose floor had risen while it held")
 		},
 	},
 }

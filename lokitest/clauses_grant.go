@@ -41,12 +41,18 @@ func (p *probe) mustGrant(c loki.Claim, when string) loki.Grant {
 }
 
 // heldBy is what a refused rival is told.
-func (p *probe) heldBy(key string) loki.Holder {
-	g := p.grant(p.claim(key, lasting))
-	if g.Held {
+func (p *probe) heldBy(key string) loki.Holder { return p.refusal(key).grant.HeldBy }
+
+func (p *probe) refusal(key string) answer {
+	c := p.claim(key, lasting)
+	a := p.ask(c, p.byGrant(c))
+	switch {
+	case a.err != nil:
+		p.fail("Grant of %q returned an error of a store that should be healthy: %v", key, a.err)
+	case a.held:
 		p.fail("Grant of %q was granted to a second token.", key)
 	}
-	return g.HeldBy
+	return a
 }
 
 // mustBePlausible compares the times of a claim that was granted for expiry and not renewed.

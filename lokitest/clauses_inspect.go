@@ -11,28 +11,31 @@ import (
 
 const inspectLaw = "Inspector is the capability to say who holds a key, for people and tools that look. False means that nobody does."
 
-// inspection is what a call of Inspect brought. It is not an answer about a claim: nothing has to be released after it.
+// inspection is what a look at a key brought, and when. It is not an answer about a claim: nothing has to be released after it.
 type inspection struct {
-	holder loki.Holder
-	held   bool
+	holder         loki.Holder
+	held           bool
+	sent, answered time.Time
 }
 
 func (p *probe) inspect(key string) inspection {
 	ctx, cancel := context.WithTimeout(p.ctx, callTimeout)
 	defer cancel()
+	sent := time.Now()
 	h, held, err := p.handler.(loki.Inspector).Inspect(ctx, key)
+	answered := time.Now()
 	if err != nil {
 		p.fail("Inspect of %q returned an error of a store that should be healthy: %v", key, err)
 	}
-	return inspection{h, held}
+	return inspection{h, held, sent, answered}
 }
 
-func (p *probe) mustInspect(key string) loki.Holder {
+func (p *probe) mustInspect(key string) inspection {
 	got := p.inspect(key)
 	if !got.held {
 		p.fail("Inspect of %q said that nobody holds it, although somebody does.", key)
 	}
-	return got.holder
+	return got
 }
 
 func (p *probe) mustInspectFree(key, when string) {
@@ -51,7 +54,7 @@ var inspectClauses = []clause{
 				c := p.claim(p.key(randomHex(4)), lasting)
 				c.Holder = holder
 				p.mustLock(c, "although nobody held it")
-				if got := p.mustInspect(c.Key).ID; got != holder {
+				if got := p.mustInspect(c.Key).holder.ID; got != holder {
 					p.fail("a key that %q holds is said to be held by %q.", holder, got)
 				}
 			}
@@ -81,12 +84,12 @@ var inspectClauses = []clause{
 		needs: inspector,
 		check: func(p *probe) {
 			c, _ := p.take(p.key("k"), lasting)
-			before := p.mustInspect(c.Key)
+			before := p.mustInspect(c.Key).holder
 			p.mustBePlausible(before, lasting)
 			time.Sleep(3 * timeTolerance)
 			c.Expiry += timeTolerance
 			p.mustLock(c, "to the token that holds it")
-			p.mustKeepSince(before, p.mustInspect(c.Key))
+			p.mustKeepSince(before, p.mustInspect(c.Key).holder)
 		},
 	},
 	{

@@ -15,6 +15,7 @@ const (
 	OpLock    Op = "lock"
 	OpExtend  Op = "extend"
 	OpRelease Op = "release"
+	OpNotify  Op = "notify"
 	OpInspect Op = "inspect"
 )
 
@@ -33,7 +34,8 @@ type Fault struct {
 	LostReply bool
 
 	// Refuse answers no without asking the store: another token holds the key, the claim is not held, nobody holds
-	// the key. A release returns no error and releases nothing.
+	// the key. A release returns no error and releases nothing; who wants to be notified is told nothing, ever, as
+	// where every message is lost.
 	Refuse bool
 
 	// After keeps the answer from the caller for a while.

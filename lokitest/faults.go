@@ -109,6 +109,26 @@ func (f *Faults) Release(ctx context.Context, c loki.Claim) error {
 	return f.call(ctx, OpRelease, c, func(ctx context.Context) error { return f.inner.Release(ctx, c) })
 }
 
+// Notify is the inner handler's, with the fault of [OpNotify]. What [Faults.Decide] is asked about is a claim of which
+// only the key is known. However late it lands, it listens no longer than until ctx ends.
+func (f *Faults) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
+	inner, err := as[loki.Notifier](f.inner)
+	if err != nil {
+		return nil, err
+	}
+	var frees <-chan struct{} = make(chan struct{}) // of one who is refused
+	err = f.call(ctx, OpNotify, loki.Claim{Key: key}, func(reach context.Context) error {
+		life, end := context.WithCancel(reach)
+		frees, err = inner.Notify(life, key)
+		context.AfterFunc(ctx, end) // reach outlives ctx if the fault ignores it
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return frees, nil
+}
+
 // Inspect is the inner handler's, with the fault of [OpInspect]. What [Faults.Decide] is asked about is a claim of
 // which only the key is known.
 func (f *Faults) Inspect(ctx context.Context, key string) (h loki.Holder, held bool, err error) {

@@ -34,6 +34,9 @@ var operations = map[lokitest.Op][]func(*lokitest.Faults, context.Context) error
 	lokitest.OpRelease: {
 		func(f *lokitest.Faults, ctx context.Context) error { return f.Release(ctx, anyClaim) },
 	},
+	lokitest.OpNotify: {
+		func(f *lokitest.Faults, ctx context.Context) error { _, err := f.Notify(ctx, "k"); return err },
+	},
 	lokitest.OpInspect: {
 		func(f *lokitest.Faults, ctx context.Context) error { _, _, err := f.Inspect(ctx, "k"); return err },
 	},
@@ -104,7 +107,7 @@ func TestFaultsRefuse(t *testing.T) {
 		require.True(t, held)
 		store.Reset()
 
-		for _, op := range []lokitest.Op{lokitest.OpLock, lokitest.OpExtend, lokitest.OpRelease, lokitest.OpInspect} {
+		for _, op := range []lokitest.Op{lokitest.OpLock, lokitest.OpExtend, lokitest.OpRelease, lokitest.OpNotify, lokitest.OpInspect} {
 			f.Set(op, lokitest.Fault{Refuse: true})
 		}
 		held, err = f.Lock(t.Context(), anyClaim)
@@ -120,12 +123,17 @@ func TestFaultsRefuse(t *testing.T) {
 		_, held, err = f.Inspect(t.Context(), "k")
 		require.NoError(t, err)
 		require.False(t, held)
+		deaf, err := f.Notify(t.Context(), "k")
+		require.NoError(t, err)
+		require.NotNil(t, deaf)
 		require.Empty(t, store.Calls(), "the store must not be reached")
 
 		f.Clear()
 		held, err = f.Lock(t.Context(), rival)
 		require.NoError(t, err)
 		require.False(t, held, "the refused release must not have released")
+		require.NoError(t, f.Release(t.Context(), anyClaim))
+		require.Empty(t, deaf, "who was refused is told nothing")
 	})
 }
 
@@ -218,6 +226,33 @@ func TestFaultsOrder(t *testing.T) {
 		f.Clear()
 		require.NoError(t, lock())
 	})
+}
+
+func TestFaultsListensNoLongerThanItsContext(t *testing.T) {
+	for name, fault := range map[string]lokitest.Fault{
+		"healthy":         {},
+		"late and deaf":   {Before: lokitest.Pause{For: time.Minute, IgnoreCtx: true}},
+		"with lost reply": {Err: errBroken, LostReply: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memhandler.New()
+				f := lokitest.NewFaults(store)
+				f.Set(lokitest.OpNotify, fault)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				frees, err := f.Notify(ctx, "k")
+				require.ErrorIs(t, err, fault.Err)
+				require.Equal(t, err == nil, frees != nil)
+				if ctx.Err() == nil {
+					require.Equal(t, []string{"k"}, store.ListenedKeys())
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				require.Empty(t, store.ListenedKeys())
+			})
+		})
+	}
 }
 
 func TestFaultsKeepsToOneFaultACall(t *testing.T) {

@@ -17,6 +17,7 @@ type mutant struct {
 	grant   func(context.Context, loki.Claim) (loki.Grant, error)
 	release func(context.Context, loki.Claim) error
 	extend  func(context.Context, loki.Claim) (bool, error)
+	notify  func(context.Context, string) (<-chan struct{}, error)
 	inspect func(context.Context, string) (loki.Holder, bool, error)
 
 	mu     sync.Mutex
@@ -26,13 +27,14 @@ type mutant struct {
 var (
 	_ loki.Granter   = (*mutant)(nil)
 	_ loki.Extender  = (*mutant)(nil)
+	_ loki.Notifier  = (*mutant)(nil)
 	_ loki.Inspector = (*mutant)(nil)
 )
 
 func newMutant(mutate func(*mutant)) *mutant {
 	store := memhandler.New()
 	m := &mutant{
-		store: store, release: store.Release, extend: store.Extend, inspect: store.Inspect,
+		store: store, release: store.Release, extend: store.Extend, notify: store.Notify, inspect: store.Inspect,
 		tokens: make(map[string][]string),
 	}
 	m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
@@ -56,6 +58,9 @@ func (m *mutant) Lock(ctx context.Context, c loki.Claim) (bool, error)        { 
 func (m *mutant) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) { return m.grant(ctx, c) }
 func (m *mutant) Release(ctx context.Context, c loki.Claim) error             { return m.release(ctx, c) }
 func (m *mutant) Extend(ctx context.Context, c loki.Claim) (bool, error)      { return m.extend(ctx, c) }
+func (m *mutant) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
+	return m.notify(ctx, key)
+}
 func (m *mutant) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
 	return m.inspect(ctx, key)
 }
@@ -143,7 +148,7 @@ func onHolder(change func(m *mutant, key string, h *loki.Holder)) func(*mutant) 
 func onKey(change func(string) string) func(*mutant) {
 	return func(m *mutant) {
 		onClaim(func(c *loki.Claim) { c.Key = change(c.Key) })(m)
-		release, extend, inspect := m.release, m.extend, m.inspect
+		release, extend, notify, inspect := m.release, m.extend, m.notify, m.inspect
 		m.release = func(ctx context.Context, c loki.Claim) error {
 			c.Key = change(c.Key)
 			return release(ctx, c)
@@ -152,6 +157,7 @@ func onKey(change func(string) string) func(*mutant) {
 			c.Key = change(c.Key)
 			return extend(ctx, c)
 		}
+		m.notify = func(ctx context.Context, key string) (<-chan struct{}, error) { return notify(ctx, change(key)) }
 		m.inspect = func(ctx context.Context, key string) (loki.Holder, bool, error) { return inspect(ctx, change(key)) }
 	}
 }

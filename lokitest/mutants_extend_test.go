@@ -1,6 +1,6 @@
 package lokitest_test
 
-// This file is how to break each clause about Extend and Inspect.
+// This file is how to break each clause about Extend and Inspect, and about what a claim has left.
 
 import (
 	"context"
@@ -97,6 +97,13 @@ var extendMutants = map[string]map[string]func(*mutant){
 				return healthy(context.WithoutCancel(ctx), c)
 			}
 		},
+		"extends and returns the error": func(m *mutant) {
+			healthy := m.extend
+			m.extend = func(ctx context.Context, c loki.Claim) (bool, error) {
+				held, err := healthy(context.WithoutCancel(ctx), c)
+				return held, errors.Join(err, ctx.Err())
+			}
+		},
 		"is told as not held": func(m *mutant) {
 			healthy := m.extend
 			m.extend = func(ctx context.Context, c loki.Claim) (bool, error) {
@@ -190,4 +197,27 @@ var inspectMutants = map[string]map[string]func(*mutant){
 			}
 		},
 	},
+}
+
+// leaves changes what a claim is said to have left.
+func leaves(change func(h *loki.Holder)) func(*mutant) {
+	return func(m *mutant) {
+		onHeldBy(func(_ *mutant, _ loki.Claim, h *loki.Holder) { change(h) })(m)
+		onHolder(func(_ *mutant, _ string, h *loki.Holder) { change(h) })(m)
+	}
+}
+
+// leavesWrong are the ways that Grant and Inspect have in common.
+var leavesWrong = map[string]func(*mutant){
+	"the whole expiry":  leaves(func(h *loki.Holder) { h.Left = time.Minute }),
+	"the wrong unit":    leaves(func(h *loki.Holder) { h.Left /= 1000 }),
+	"in whole seconds":  leaves(func(h *loki.Holder) { h.Left = h.Left.Truncate(time.Second) }),
+	"below zero":        leaves(func(h *loki.Holder) { h.Left = -h.Left }),
+	"since the first":   leaves(func(h *loki.Holder) { h.Left = time.Until(h.Since.Add(time.Minute)) }),
+	"until another day": leaves(func(h *loki.Holder) { h.Left += time.Hour }),
+}
+
+var leftMutants = map[string]map[string]func(*mutant){
+	"grant-tells-left":   leavesWrong,
+	"inspect-tells-left": leavesWrong,
 }

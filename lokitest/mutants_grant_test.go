@@ -89,6 +89,20 @@ func rightFence(last int64, again bool, floor int64) int64 {
 
 func stays(last int64, _ bool) int64 { return last }
 
+// tellsTheFloor where the fence is lower.
+func tellsTheFloor(m *mutant) {
+	healthy := m.grant
+	m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+		floor := c.Fence
+		c.Fence = 0
+		g, err := healthy(ctx, c)
+		if g.Held {
+			g.Fence = max(g.Fence, floor)
+		}
+		return g, err
+	}
+}
+
 var fenceMutants = map[string]map[string]func(*mutant){
 	"fence-always-or-never": {
 		"none when granted again": ownFences(func(last int64, again bool, floor int64) int64 {
@@ -132,24 +146,17 @@ var fenceMutants = map[string]map[string]func(*mutant){
 		}, stays),
 	},
 	"fence-stays-above-floor": {
-		"told, not kept": func(m *mutant) {
-			healthy := m.grant
-			m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
-				floor := c.Fence
-				c.Fence = 0
-				g, err := healthy(ctx, c)
-				if g.Held {
-					g.Fence = max(g.Fence, floor)
-				}
-				return g, err
-			}
-		},
+		"told, not kept": tellsTheFloor,
 		"set to the floor": ownFences(func(last int64, again bool, floor int64) int64 {
 			if floor > 0 && !again {
 				return floor
 			}
 			return rightFence(last, again, floor)
 		}, stays),
+	},
+	"fence-rises-with-the-floor": {
+		"the first floor counts": ownFences(rightFence, stays),
+		"told, not kept":         tellsTheFloor,
 	},
 	"fence-is-the-same-again": {
 		"a new one each time": ownFences(func(last int64, _ bool, floor int64) int64 { return max(last+1, floor) }, stays),
@@ -214,6 +221,17 @@ var releasedMutants = map[string]map[string]func(*mutant){
 			healthy := m.release
 			m.release = func(ctx context.Context, c loki.Claim) error {
 				c.Expiry /= 2
+				return healthy(ctx, c)
+			}
+		},
+		"for the expiry that was granted": func(m *mutant) {
+			var granted sync.Map // by token
+			onClaim(func(c *loki.Claim) { granted.Store(c.Token, c.Expiry) })(m)
+			healthy := m.release
+			m.release = func(ctx context.Context, c loki.Claim) error {
+				if expiry, ok := granted.Load(c.Token); ok {
+					c.Expiry = expiry.(time.Duration)
+				}
 				return healthy(ctx, c)
 			}
 		},

@@ -94,6 +94,16 @@ var contextMutants = map[string]map[string]func(*mutant){
 		},
 	},
 	"release-with-ended-context": {
+		"is not looked at": func(m *mutant) {
+			healthy := m.release
+			m.release = func(ctx context.Context, c loki.Claim) error { return healthy(context.WithoutCancel(ctx), c) }
+		},
+		"releases and returns the error": func(m *mutant) {
+			healthy := m.release
+			m.release = func(ctx context.Context, c loki.Claim) error {
+				return errors.Join(healthy(context.WithoutCancel(ctx), c), ctx.Err())
+			}
+		},
 		"returns nil without releasing": func(m *mutant) {
 			healthy := m.release
 			m.release = func(ctx context.Context, c loki.Claim) error {

@@ -29,6 +29,7 @@ const (
 // every goroutine of an experiment may find it, and no test goroutine is ended from outside.
 type probe struct {
 	ctx     context.Context
+	stop    context.CancelFunc // ends ctx, and with it what listens
 	handler loki.LockHandler
 	clause  clause
 	prefix  string // of every key: nobody else's
@@ -39,8 +40,9 @@ type probe struct {
 }
 
 func newProbe(ctx context.Context, c clause, h loki.LockHandler) *probe {
+	ctx, stop := context.WithCancel(ctx)
 	return &probe{
-		ctx: ctx, handler: h, clause: c,
+		ctx: ctx, stop: stop, handler: h, clause: c,
 		prefix: "lokitest-" + randomHex(8) + "-",
 		open:   make(map[string]loki.Claim),
 	}
@@ -144,9 +146,10 @@ func (p *probe) byGrant(c loki.Claim) func(context.Context, *answer) {
 	}
 }
 
-// cleanUp releases what the store may still hold. An experiment that found a clause broken may have left more, until
-// it expires.
+// cleanUp ends what listens and releases what the store may still hold. An experiment that found a clause broken may
+// have left more, until it expires.
 func (p *probe) cleanUp() {
+	p.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), callTimeout)
 	defer cancel()
 	for _, c := range p.open {

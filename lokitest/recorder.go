@@ -16,7 +16,7 @@ import (
 // Call is one call of a handler, and what came of it.
 type Call struct {
 	Op    Op
-	Claim loki.Claim // what was asked; for [OpInspect] only the key
+	Claim loki.Claim // what was asked; for [OpInspect] and [OpNotify] only the key
 
 	Held   bool        // the answer of Lock, Grant and Extend; for [OpInspect], whether anybody holds the key
 	Grant  loki.Grant  // the answer of Grant in full; zero for other methods
@@ -43,6 +43,8 @@ func (c Call) String() string {
 		fmt.Fprintf(&b, ": %v", c.Err)
 	case c.Op == OpRelease:
 		b.WriteString(": done")
+	case c.Op == OpNotify:
+		b.WriteString(": listening")
 	default:
 		fmt.Fprintf(&b, ": %v", c.Held)
 	}
@@ -123,6 +125,18 @@ func (r *Recorder) Release(ctx context.Context, c loki.Claim) error {
 	err := r.inner.Release(ctx, c)
 	r.end(call, Call{Err: err})
 	return err
+}
+
+// Notify is the inner handler's. What it tells then is not recorded.
+func (r *Recorder) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
+	inner, err := as[loki.Notifier](r.inner)
+	if err != nil {
+		return nil, err
+	}
+	call := r.begin(OpNotify, loki.Claim{Key: key})
+	frees, err := inner.Notify(ctx, key)
+	r.end(call, Call{Err: err})
+	return frees, err
 }
 
 // Inspect is the inner handler's.

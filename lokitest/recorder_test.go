@@ -37,6 +37,10 @@ func TestRecorderRecordsEveryCall(t *testing.T) {
 		h, held, err := r.Inspect(t.Context(), "k")
 		require.NoError(t, err)
 		require.True(t, held)
+		frees, err := r.Notify(t.Context(), "k")
+		require.NoError(t, err)
+		require.NoError(t, slow.Release(t.Context(), anyClaim))
+		require.Len(t, frees, 1, "what the store tells must come through")
 		slow.Next(lokitest.OpRelease, lokitest.Fault{Err: errBroken})
 		require.ErrorIs(t, r.Release(t.Context(), anyClaim), errBroken)
 
@@ -46,7 +50,8 @@ func TestRecorderRecordsEveryCall(t *testing.T) {
 			{Op: lokitest.OpLock, Claim: rival, Grant: g, Start: at(1), End: at(2)},
 			{Op: lokitest.OpExtend, Claim: anyClaim, Held: true, Start: at(2), End: at(3)},
 			{Op: lokitest.OpInspect, Claim: loki.Claim{Key: "k"}, Held: true, Holder: h, Start: at(3), End: at(4)},
-			{Op: lokitest.OpRelease, Claim: anyClaim, Err: errBroken, Start: at(4), End: at(4)},
+			{Op: lokitest.OpNotify, Claim: loki.Claim{Key: "k"}, Start: at(4), End: at(5)},
+			{Op: lokitest.OpRelease, Claim: anyClaim, Err: errBroken, Start: at(6), End: at(6)},
 		}, r.Calls())
 		require.Equal(t, "someone", g.HeldBy.ID)
 		require.Equal(t, "someone", h.ID)
@@ -111,6 +116,9 @@ func TestRecorderPassesOnWhatIsUnsupported(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, _, err = r.Inspect(t.Context(), "k")
 	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = r.Notify(t.Context(), "k")
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "loki.Notifier")
 	require.Empty(t, r.Calls(), "nothing was asked of the store")
 }
 
@@ -120,6 +128,7 @@ func TestCallString(t *testing.T) {
 		`lock of "k" by a for 1m0s: true after 3ms`:                  {Op: lokitest.OpLock, Claim: anyClaim, Held: true, Start: start, End: start.Add(3 * time.Millisecond)},
 		`release of "k" by a for 1m0s: done after 0s`:                {Op: lokitest.OpRelease, Claim: anyClaim, Start: start, End: start},
 		`extend of "k" by a for 1m0s: the store is on fire after 1s`: {Op: lokitest.OpExtend, Claim: anyClaim, Err: errBroken, Start: start, End: start.Add(time.Second)},
+		`notify of "k": listening after 2s`:                          {Op: lokitest.OpNotify, Claim: loki.Claim{Key: "k"}, Start: start, End: start.Add(2 * time.Second)},
 		`inspect of "k": under way`:                                  {Op: lokitest.OpInspect, Claim: loki.Claim{Key: "k"}, Start: start},
 	} {
 		require.Equal(t, want, c.String())

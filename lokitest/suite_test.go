@@ -35,6 +35,7 @@ func TestHealthyHandlersPass(t *testing.T) {
 		},
 		"no mutation": func() loki.LockHandler { return newMutant(func(*mutant) {}) },
 		"modest":      func() loki.LockHandler { return newMutant(modest) },
+		"talkative":   func() loki.LockHandler { return newMutant(talkative) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -114,10 +115,10 @@ func TestCapabilitiesAreSeen(t *testing.T) {
 		"all, inside":    {lokitest.NewRecorder(memhandler.New()), true},
 		"none, inside":   {lokitest.NewRecorder(twoMethods{memhandler.New()}), false},
 		"none, deep":     {lokitest.NewFaults(lokitest.NewRecorder(twoMethods{memhandler.New()})), false},
-		"all, ill today": {illInspector{memhandler.New()}, true},
+		"all, ill today": {ill{memhandler.New()}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, has := range []string{"Granter", "Extender", "Inspector"} {
+			for _, has := range []string{"Granter", "Extender", "Notifier", "Inspector"} {
 				got := false
 				for capability, ok := range lokitest.Capabilities(t.Context(), tt.handler) {
 					got = got || ok && string(capability) == has
@@ -128,9 +129,11 @@ func TestCapabilitiesAreSeen(t *testing.T) {
 	}
 }
 
-// illInspector has the capability; that it fails is for its clauses to find.
-type illInspector struct{ *memhandler.Handler }
+// ill has every capability; that some fail is for their clauses to find.
+type ill struct{ *memhandler.Handler }
 
-func (illInspector) Inspect(context.Context, string) (loki.Holder, bool, error) {
+func (ill) Inspect(context.Context, string) (loki.Holder, bool, error) {
 	return loki.Holder{}, false, os.ErrPermission
 }
+
+func (ill) Notify(context.Context, string) (<-chan struct{}, error) { return nil, os.ErrPermission }

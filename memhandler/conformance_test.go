@@ -4,6 +4,9 @@ package memhandler_test
 
 import (
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/lokitest"
@@ -17,5 +20,6 @@ func TestConformance(t *testing.T) {
 		if left := store.HeldKeys(); len(left) > 0 {
 			t.Errorf("the suite left %q", left)
 		}
+		require.Eventually(t, func() bool { return len(store.ListenedKeys()) == 0 }, 10*time.Second, time.Millisecond, "somebody listens")
 	})
 }

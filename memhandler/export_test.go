@@ -25,3 +25,14 @@ func (h *Handler) Consistent() bool {
 	}
 	return true
 }
+
+// Listeners is how many listen, to whatever key.
+func (h *Handler) Listeners() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, who := range h.listening {
+		n += len(who)
+	}
+	return n
+}

@@ -32,12 +32,15 @@ type Handler struct {
 	keys map[string]*record
 	held queue // records with a claim, by its expiry
 	past queue // records without one, by the time at which they are forgotten
+
+	listening map[string]listeners // by key: no key without one
 }
 
 var (
 	_ loki.LockHandler = (*Handler)(nil)
 	_ loki.Granter     = (*Handler)(nil)
 	_ loki.Extender    = (*Handler)(nil)
+	_ loki.Notifier    = (*Handler)(nil)
 	_ loki.Inspector   = (*Handler)(nil)
 )
 
@@ -71,7 +74,7 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	case r.heldBy(c.Token):
 		h.renew(r, c, now)
 	case r.claim.Token != "" && r.claim.Token != c.Supersedes:
-		return loki.Grant{HeldBy: r.holder(), Released: r.lastReleased(now)}, nil
+		return loki.Grant{HeldBy: r.holder(now), Released: r.lastReleased(now)}, nil
 	case r.fence == math.MaxInt64:
 		return loki.Grant{}, fmt.Errorf("memhandler: no fence is left for the key %q: a claim brought the largest there is; use another key or a new store", c.Key)
 	default:
@@ -96,8 +99,8 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	return true, nil
 }
 
-// Release forgets c if it still holds; the token of a mirrored claim is remembered for c.Expiry. It fails only if ctx
-// has ended; then c is not released.
+// Release forgets c if it still holds, and tells those who listen unless c is Quiet; the token of a mirrored claim is
+// remembered for c.Expiry. It fails only if ctx has ended; then c is not released.
 func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -113,6 +116,9 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 		r.released, r.releasedUntil = c.Token, now.Add(wholeMilliseconds(c.Expiry))
 	}
 	h.end(r, now)
+	if !c.Quiet {
+		h.tell(c.Key)
+	}
 	return nil
 }
 
@@ -123,11 +129,12 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := h.find(key, time.Now())
+	now := time.Now()
+	r := h.find(key, now)
 	if r == nil || r.claim.Token == "" {
 		return loki.Holder{}, false, nil
 	}
-	return r.holder(), true, nil
+	return r.holder(now), true, nil
 }
 
 // HeldKeys returns the keys that somebody holds now, sorted: what a test asserts to be empty in the end.

@@ -62,7 +62,8 @@ func TestHoldersTimes(t *testing.T) {
 		grant(t, h, claim("a"))
 		time.Sleep(10 * time.Second)
 		grant(t, h, claim("a"))
-		want := loki.Holder{ID: "holder of a", Since: start, Until: start.Add(70 * time.Second)}
+		time.Sleep(5 * time.Second)
+		want := loki.Holder{ID: "holder of a", Since: start, Until: start.Add(70 * time.Second), Left: 55 * time.Second}
 		got, held, err := h.Inspect(t.Context(), "k")
 		require.NoError(t, err)
 		require.True(t, held)

@@ -29,9 +29,10 @@ type record struct {
 
 func (r *record) heldBy(token string) bool { return r != nil && token != "" && r.claim.Token == token }
 
-// holder has wall times only: what it tells is for people, and a monotonic reading would print as noise.
-func (r *record) holder() loki.Holder {
-	return loki.Holder{ID: r.claim.Holder, Since: r.since.Round(0), Until: r.due.Round(0)}
+// holder tells wall times only: they are for people, and a monotonic reading would print as noise. What is left is for
+// clients, and does not change when the clock is set.
+func (r *record) holder(now time.Time) loki.Holder {
+	return loki.Holder{ID: r.claim.Holder, Since: r.since.Round(0), Until: r.due.Round(0), Left: r.due.Sub(now)}
 }
 
 func (r *record) lastReleased(now time.Time) string {
@@ -70,20 +71,25 @@ func (h *Handler) take(r *record, c loki.Claim, now time.Time) {
 	}
 	r.since = now
 	r.fence = max(r.fence+1, now.UnixMicro())
-	r.hold(c, now)
+	h.hold(r, c, now)
 	heap.Push(&h.held, r)
 }
 
 // renew starts the expiry of the claim that holds r anew.
 func (h *Handler) renew(r *record, c loki.Claim, now time.Time) {
-	r.hold(c, now)
+	h.hold(r, c, now)
 	heap.Fix(&h.held, r.place)
 }
 
-func (r *record) hold(c loki.Claim, now time.Time) {
-	r.claim = c
+// hold writes c into r. Those who wait for the expiry of the claim in it, be it c's own or a superseded one, are told
+// if c's is earlier.
+func (h *Handler) hold(r *record, c loki.Claim, now time.Time) {
+	due := now.Add(wholeMilliseconds(c.Expiry))
+	if r.claim.Token != "" && due.Before(r.due) {
+		h.tell(r.key)
+	}
+	r.claim, r.due = c, due
 	r.fence = max(r.fence, c.Fence)
-	r.due = now.Add(wholeMilliseconds(c.Expiry))
 }
 
 // end takes the claim out of r. It was over at the time at, which is in the past if it expired.

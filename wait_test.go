@@ -72,6 +72,15 @@ func TestWait_GrantedAtTheMomentOfTheRelease(t *testing.T) {
 	}
 }
 
+// The release comes after the store has said busy, and before its notifier listens.
+func TestWait_FreedBeforeTheNotifierListened(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		const slow = 100 * time.Millisecond
+		r.primary.faults.Set(lokitest.OpNotify, lokitest.Fault{Before: lokitest.Pause{For: slow}})
+		require.Equal(t, slow/2, r.releasedAfter(r.locker(alone), slow/2, alone))
+	})
+}
+
 func TestWait_AsksLittle(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)

@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -28,8 +29,6 @@ const (
 	everyKey = "" // no lock has it
 )
 
-var errBreakerOpen = errors.New("not asked: it did not answer a moment ago")
-
 // breaker steers acquisitions around a primary that is down; renewals and releases try it all the same. It opens for a
 // key whose acquisition found the primary unavailable, and for all keys when that happened to several in a row. An
 // answer closes it. Callers do not pay for the looks: these are made in the background, with a release of a claim that
@@ -43,6 +42,7 @@ type breaker struct {
 	looks   map[string]*breakerLook
 	failing map[string]struct{} // keys that failed since the last answer
 	last    string              // the latest key that was sent elsewhere: what is looked at for every key
+	err     error               // what the primary failed with last
 	ended   bool
 }
 
@@ -52,22 +52,22 @@ type breakerLook struct {
 	timer *time.Timer
 }
 
-// isOpen reports whether an acquisition of key should leave the primary alone.
-func (b *breaker) isOpen(key string) bool {
+// refusal is nil, or why an acquisition of key should leave the primary alone.
+func (b *breaker) refusal(key string) error {
 	if b == nil {
-		return false
+		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.looks[everyKey] == nil && b.looks[key] == nil {
-		return false
+		return nil
 	}
 	b.last = key
-	return true
+	return Unavailable(fmt.Errorf("not asked, since a moment ago it failed: %w", b.err))
 }
 
 // failed is told that an acquisition of key found the primary unavailable. ctx gives the looks its values.
-func (b *breaker) failed(ctx context.Context, key string) {
+func (b *breaker) failed(ctx context.Context, key string, err error) {
 	if b == nil {
 		return
 	}
@@ -80,7 +80,7 @@ func (b *breaker) failed(ctx context.Context, key string) {
 		b.looks, b.failing = make(map[string]*breakerLook), make(map[string]struct{})
 	}
 	b.failing[key] = struct{}{}
-	b.last = key
+	b.last, b.err = key, handlersOwn(err)
 	if len(b.failing) >= breakerKeys {
 		b.close()
 		key = everyKey
@@ -147,8 +147,17 @@ func (b *breaker) look(ctx context.Context, key string, look *breakerLook) {
 	if b.looks[key] != look {
 		return // closed in the meantime
 	}
+	b.err = handlersOwn(a.err)
 	look.pause = min(2*look.pause, BreakerMaxPause)
 	look.timer = time.AfterFunc(jittered(look.pause), func() { b.look(ctx, key, look) })
+}
+
+// handlersOwn is a store's error without the Locker's words around it, which would be said twice.
+func handlersOwn(err error) error {
+	if wrapped, ok := errors.AsType[*HandlerError](err); ok {
+		return wrapped.Err
+	}
+	return err
 }
 
 // jittered is d, longer or shorter by up to an eighth.

@@ -72,7 +72,7 @@ func TestCase075_ReleaseThatIsRefusedIsTriedAgain(t *testing.T) {
 		if result == nil {
 			require.NoError(t, err)
 		} else {
-			require.Same(t, result, err) //nolint:testifylint // untouched: the very same error
+			require.Same(t, result, err)
 		}
 		requireClosed(t, refused)
 		takenBack(t, r, expiry/2)

@@ -174,7 +174,7 @@ func TestCase101_FailedTaskDoesNotBlockItself(t *testing.T) {
 				s.requireRow("job")
 				return failure
 			})
-			require.Same(t, failure, err) //nolint:testifylint // unchanged: the very same error
+			require.Same(t, failure, err)
 			require.ErrorIs(t, err, errFn)
 		}
 		require.EqualValues(t, 2, ran.Load())

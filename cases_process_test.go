@@ -228,7 +228,7 @@ func TestCase092_ClientClosedBeforeTheRelease(t *testing.T) {
 			require.NoError(t, client.Close())
 			require.NoError(t, closeDB())
 			start := time.Now()
-			require.Equal(t, result, h.endWith(result)) //nolint:testifylint // untouched
+			require.Equal(t, result, h.endWith(result))
 			require.Less(t, time.Since(start), patience)
 			eventually(t, func() bool {
 				for _, e := range log.of(loki.KindReleaseFailed) {

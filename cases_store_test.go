@@ -49,15 +49,6 @@ func newCaseStore(t *testing.T, h interface {
 	return &caseStore{Recorder: lokitest.NewRecorder(faults), faults: faults, t: t, inspect: h, expiry: 900 * time.Millisecond}
 }
 
-// fail makes every call fail with err until heal.
-func (s *caseStore) fail(err error) {
-	for _, op := range everyOp {
-		s.faults.Set(op, lokitest.Fault{Err: err})
-	}
-}
-
-func (s *caseStore) heal() { s.faults.Clear() }
-
 // row is who holds key.
 func (s *caseStore) row(key string) (loki.Holder, bool) {
 	s.t.Helper()

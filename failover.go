@@ -28,9 +28,9 @@ type request struct {
 // is left behind: what may have been recorded is being taken back.
 func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	claim := l.newClaim(r.key, r.expiry)
-	if l.breaker.isOpen(r.key) {
+	if refusal := l.breaker.refusal(r.key); refusal != nil {
 		ls := l.newLease(ctx, claim, r)
-		return l.fallBack(ctx, ls, r, l.primary.wrap(opLock, claim, Unavailable(errBreakerOpen)))
+		return l.fallBack(ctx, ls, r, l.primary.wrap(opLock, claim, refusal))
 	}
 	a := l.primary.lock(ctx, claim, l.primaryLimit(ctx, r.limit, r.expiry))
 	if a.err == nil {
@@ -57,7 +57,7 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 		l.settleLater(ls)
 		return nil, &unavailableError{key: r.key, errs: a.err}
 	}
-	l.breaker.failed(ctx, r.key)
+	l.breaker.failed(ctx, r.key, a.err)
 	return l.fallBack(ctx, ls, r, a.err)
 }
 

@@ -138,7 +138,7 @@ func TestWait_AnOutageEndsEveryWait(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Zero(t, unavailable.Load())
 		r.primary.hang()
-		time.Sleep(time.Second)
+		time.Sleep(3 * time.Second) // the first in line looks again after two, and meets with one timeout
 		require.EqualValues(t, 10, unavailable.Load(), "each of them waited for a timeout of its own")
 		wg.Wait()
 	})

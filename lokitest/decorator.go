@@ -31,7 +31,7 @@ func as[C any](h loki.LockHandler) (C, error) {
 func validate(inner loki.LockHandler) error {
 	v, err := as[loki.Validator](inner)
 	if err != nil {
-		return nil //nolint:nilerror // the handler has nothing to validate: that is no mistake of anybody's
+		return nil //nolint:nilerr // the handler has nothing to validate: that is no mistake of anybody's
 	}
 	return v.Validate()
 }

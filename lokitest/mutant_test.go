@@ -4,6 +4,7 @@ package lokitest_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/lokilock/loki"
@@ -20,7 +21,7 @@ type mutant struct {
 	notify  func(context.Context, string) (<-chan struct{}, error)
 	inspect func(context.Context, string) (loki.Holder, bool, error)
 
-	mu     sync.Mutex
+	mu     sync.Mutex          // guards what follows, and is held while the store is asked who holds
 	tokens map[string][]string // by key: all that were granted, the last one last
 }
 
@@ -37,13 +38,7 @@ func newMutant(mutate func(*mutant)) *mutant {
 		store: store, release: store.Release, extend: store.Extend, notify: store.Notify, inspect: store.Inspect,
 		tokens: make(map[string][]string),
 	}
-	m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
-		g, err := store.Grant(ctx, c)
-		if g.Held {
-			m.remember(c)
-		}
-		return g, err
-	}
+	m.grant = m.record
 	mutate(m)
 	if m.lock == nil {
 		m.lock = func(ctx context.Context, c loki.Claim) (bool, error) {
@@ -65,32 +60,32 @@ func (m *mutant) Inspect(ctx context.Context, key string) (loki.Holder, bool, er
 	return m.inspect(ctx, key)
 }
 
-func (m *mutant) remember(c loki.Claim) {
+// record asks the store and notes what it grants, in one step: who holds a key is always among the noted.
+func (m *mutant) record(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tokens[c.Key] = append(m.tokens[c.Key], c.Token)
+	g, err := m.store.Grant(ctx, c)
+	if g.Held {
+		m.tokens[c.Key] = append(m.tokens[c.Key], c.Token)
+	}
+	return g, err
 }
 
 // granted says whether c was ever granted.
 func (m *mutant) granted(c loki.Claim) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, token := range m.tokens[c.Key] {
-		if token == c.Token {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(m.tokens[c.Key], c.Token)
 }
 
 // holding is who holds key, if anybody does, with the token.
 func (m *mutant) holding(ctx context.Context, key string) (token string, h loki.Holder) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	h, held, err := m.store.Inspect(ctx, key)
 	if !held || err != nil {
 		return "", loki.Holder{}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	all := m.tokens[key]
 	return all[len(all)-1], h
 }
@@ -98,11 +93,7 @@ func (m *mutant) holding(ctx context.Context, key string) (token string, h loki.
 // steal gives key to c, whoever holds it.
 func (m *mutant) steal(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	c.Supersedes, _ = m.holding(ctx, c.Key)
-	g, err := m.store.Grant(ctx, c)
-	if g.Held {
-		m.remember(c)
-	}
-	return g, err
+	return m.record(ctx, c)
 }
 
 // onClaim changes the claim that is recorded.

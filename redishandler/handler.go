@@ -129,7 +129,12 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 }
 
 // Validate implements [loki.Validator]. It returns every mistake that was made in calling [New], and sends nothing.
-func (h *Handler) Validate() error { return h.mistake }
+func (h *Handler) Validate() error {
+	if h == nil || h.client == nil && h.mistake == nil {
+		return errors.New("redishandler: this Handler was not made by New")
+	}
+	return h.mistake
+}
 
 // run sends a script, unless ctx has ended: not every client looks before it sends.
 func (h *Handler) run(ctx context.Context, s script, key string, args ...any) *redis.Cmd {
@@ -167,8 +172,8 @@ func (h *Handler) checkLasting(c loki.Claim) error {
 }
 
 func (h *Handler) checkKey(key string) error {
-	if h.mistake != nil {
-		return h.mistake
+	if err := h.Validate(); err != nil {
+		return err
 	}
 	if key == "" { // in braces it would be no hash tag
 		return errors.New("redishandler: the claim's key is empty")

@@ -2,6 +2,8 @@
 //
 // It looks at bytes as they arrive, a chunk at a time, and knows no protocol: a client that writes each command at once
 // gives it a command a chunk. Mind that a handshake (HELLO, CLIENT SETINFO) goes before a connection's first command.
+//
+// It does not know what protocol it carries, or change a byte that it was not told to.
 package faultproxy
 
 import (

@@ -155,21 +155,40 @@ func (g *gate) told(key string) *BusyError {
 
 // news is what one notifier tells of one key, for as long as anybody here waits for it.
 type news struct {
-	frees <-chan struct{} // closed when there will be no more; nil if there never was any
+	frees <-chan struct{} // nil if the notifier cannot listen; closed when it no longer can
 	stop  func()
+	asked time.Time // when it was asked to
+	ended bool      // frees has been seen closed
 }
 
-// news returns what the key's waiters share, getting it from open at the first call. Only the first in line calls it.
+// news returns what the key's waiters share, and gets it from open if there is none, or none that tells and that is
+// old enough to try again. It returns nil if open does. Only the first in line calls it.
 func (g *gate) news(key string, open func() *news) *news {
 	g.mu.Lock()
 	n := g.keys[key].news
+	tells := n != nil && n.frees != nil && !n.ended
 	g.mu.Unlock()
-	if n != nil {
+	if tells || n != nil && time.Since(n.asked) < relistenPause {
 		return n
 	}
-	n = open() // asks the store
+	again := open() // asks the store
+	if again == nil {
+		return n
+	}
+	if n != nil {
+		n.stop()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.keys[key].news = n
-	return n
+	g.keys[key].news = again
+	return again
+}
+
+// newsEnded notes that the key's notifier has given up.
+func (g *gate) newsEnded(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := g.keys[key].news; n != nil {
+		n.ended = true
+	}
 }

@@ -57,7 +57,8 @@ type Lease struct {
 	confirmed time.Time  // when the request that last confirmed it was sent
 	primary   record
 	secondary record
-	ended     bool // released or lost
+	looked    time.Time // until when a look at the occurrence's record may stand, which must not be taken for the record
+	ended     bool      // released or lost
 	lost      *lostError
 	failing   error // of the renewals that failed since the last one that did not
 	window    *time.Timer
@@ -130,6 +131,17 @@ func (ls *Lease) start() bool {
 		ls.renewer = time.AfterFunc(ls.confirmed.Add(ls.claim.Expiry/RenewalFraction).Sub(now), ls.renew)
 	}
 	return true
+}
+
+// keepsUntil is before when the claim is not let go, zero if it may be at once. It is called with ls.mu held.
+func (ls *Lease) keepsUntil() time.Time {
+	switch {
+	case ls.lost != nil || !ls.started():
+		return time.Time{}
+	case ls.looked.After(ls.keep):
+		return ls.looked
+	}
+	return ls.keep
 }
 
 // started is called with ls.mu held.
@@ -241,15 +253,6 @@ func (ls *Lease) finish(cause error) bool {
 	return ended
 }
 
-// keepUntil makes sure that the claim is not let go before at, as under a minimum hold.
-func (ls *Lease) keepUntil(at time.Time) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if at.After(ls.keep) {
-		ls.keep = at
-	}
-}
-
 // giveBack ends a lease that was not used.
 func (ls *Lease) giveBack() {
 	if ls.finish(nil) {
@@ -274,10 +277,7 @@ func (ls *Lease) endWith(lost *lostError, cause error) bool {
 		ls.abort()
 	}
 	ls.mirroring.stop()
-	keep := ls.keep
-	if lost != nil {
-		keep = time.Time{}
-	}
+	keep := ls.keepsUntil()
 	ls.mu.Unlock()
 	ls.locker.gate.free(ls, keep) // first: fn may ask again as soon as its context ends
 	ls.locker.forget(ls)

@@ -102,7 +102,7 @@ func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn
 	}()
 	err = fn(ls.ctx)
 	if err == nil && r.record != "" { // while the lock is still held
-		l.recordOccurrence(ls.ctx, r.record, r.keep)
+		l.recordOccurrence(ls, r.record, r.keep)
 	}
 	return err
 }

@@ -42,9 +42,14 @@ func (l *Locker) checkOccurrence(ls *Lease, r request) error {
 	var busy *BusyError
 	switch {
 	case err == nil:
-		ls.keepUntil(granted.Add(r.minHold))
-		if !record.finish(nil) || !l.settle(record) {
-			ls.keepUntil(time.Now().Add(left))
+		clean := record.finish(nil) && l.settle(record)
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if r.minHold > 0 {
+			ls.keep = granted.Add(r.minHold)
+		}
+		if !clean {
+			ls.looked = time.Now().Add(left)
 		}
 		return nil
 	case errors.As(err, &busy):
@@ -61,15 +66,19 @@ func (l *Locker) checkOccurrence(ls *Lease, r request) error {
 // recordOccurrence remembers that fn succeeded. It returns when every store has been asked once; a store that failed is
 // asked again in the background. Nothing is ever taken back: a record that was not answered for is as good as one that
 // was.
-func (l *Locker) recordOccurrence(ctx context.Context, key string, keep time.Duration) {
+func (l *Locker) recordOccurrence(ls *Lease, key string, keep time.Duration) {
 	p := &pendingRecord{
 		locker: l,
-		ctx:    context.WithoutCancel(ctx), // fn's success does not end with its caller
+		ctx:    context.WithoutCancel(ls.ctx), // fn's success does not end with its caller
 		claim:  l.newClaim(key, keep),
 		until:  time.Now().Add(min(keep, recordTime)),
 		pause:  firstRecordPause,
 	}
-	p.write()
+	if p.write() { // from now on whoever looks is told the truth
+		ls.mu.Lock()
+		ls.looked = time.Time{}
+		ls.mu.Unlock()
+	}
 }
 
 // pendingRecord is one occurrence that has been run, on its way into the stores.
@@ -83,7 +92,8 @@ type pendingRecord struct {
 	told         bool
 }
 
-func (p *pendingRecord) write() {
+// write asks the stores that have not recorded it, and reports whether one has.
+func (p *pendingRecord) write() (recorded bool) {
 	l := p.locker
 	var errs []error
 	if !p.primary {
@@ -97,8 +107,9 @@ func (p *pendingRecord) write() {
 		p.row = a.Held
 		errs = append(errs, a.err)
 	}
+	recorded = p.primary || p.row
 	if p.primary && (p.row || l.secondary == nil) {
-		return
+		return recorded
 	}
 	// "Busy" may be somebody's look at the record rather than a record, so it is no reason to stop; nor is it a failure.
 	if err := errors.Join(errs...); err != nil && !p.told {
@@ -106,9 +117,10 @@ func (p *pendingRecord) write() {
 		l.events.emit(p.ctx, Event{Kind: KindRecordFailed, Op: opLock, Key: p.claim.Key, Err: err})
 	}
 	if time.Now().Add(p.pause).After(p.until) {
-		return
+		return recorded
 	}
 	pause := jittered(p.pause)
 	p.pause *= 2
-	time.AfterFunc(pause, p.write)
+	time.AfterFunc(pause, func() { p.write() })
+	return recorded
 }

@@ -35,10 +35,7 @@ func (l *Locker) settle(ls *Lease) (clean bool) {
 		<-renewing
 	}
 	ls.mu.Lock()
-	keep := ls.keep
-	if ls.lost != nil || !ls.started() {
-		keep = time.Time{}
-	}
+	keep := ls.keepsUntil()
 	waitForRow := ls.lives == secondaryName || ls.rowFirst
 	primary := l.newRelease(ls, l.primary, ls.primary, keep)
 	primary.claim.Mirrored = ls.secondary.may

@@ -20,7 +20,7 @@ import (
 
 var (
 	simSeed      = flag.Uint64("loki.seed", 0, "run the one schedule of this seed in each simulation")
-	simSchedules = flag.Int("loki.schedules", 150, "how many schedules each simulation runs")
+	simSchedules = flag.Int("loki.schedules", 60, "how many schedules each simulation runs")
 )
 
 const (

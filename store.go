@@ -114,24 +114,30 @@ func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answe
 	})
 }
 
-// listen has the notifier listen to key until the news are stopped. Where there is none, or none that answers, there
-// are no news, and waiting polls.
-func (s *store) listen(ctx context.Context, key string) *news {
+// listen has the notifier listen to key until the news are stopped, and takes no longer than limit to ask for that.
+// Where there is none, or none that can, the news never tell, and waiting polls. It returns nil if it was ctx or the limit
+// that ended the call: then nobody knows whether it can.
+func (s *store) listen(ctx context.Context, key string, limit time.Duration) *news {
+	n := &news{stop: func() {}, asked: time.Now()}
 	if s.notifier == nil {
-		return &news{stop: func() {}}
+		return n
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx)) // longer than this waiter, who may be the first of many
 	opened := make(chan (<-chan struct{}), 1)
-	a := s.call(ctx, opNotify, Claim{Key: key}, s.timeout, func(context.Context) (Grant, error) {
+	a := s.call(ctx, opNotify, Claim{Key: key}, limit, func(context.Context) (Grant, error) {
 		frees, err := s.notifier.Notify(life, key)
 		opened <- frees
 		return Grant{}, err
 	})
-	if a.err != nil {
-		stop()
-		return &news{stop: func() {}}
+	switch {
+	case a.err == nil:
+		n.frees, n.stop = <-opened, stop
+		return n
+	case ctx.Err() != nil || a.left != nil && limit < s.timeout:
+		n = nil
 	}
-	return &news{frees: <-opened, stop: stop}
+	stop()
+	return n
 }
 
 const (

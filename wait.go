@@ -16,6 +16,9 @@ const (
 	// recheckPause is that of a waiter which the store's notifier wakes, in case a message was lost.
 	recheckPause = 2 * time.Second
 
+	// relistenPause is how long a notifier that could not listen is left alone before it is asked again.
+	relistenPause = 10 * time.Second
+
 	// expirySlack is how long after the holder's expiry a waiter asks: the store may be a moment late to forget.
 	expirySlack = 2 * time.Millisecond
 )
@@ -35,7 +38,6 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 	poll.Stop()
 	defer poll.Stop()
 	var frees <-chan struct{}
-	var listening bool
 	for pause := firstPollPause; ; {
 		select {
 		case err := <-w.turn:
@@ -45,6 +47,7 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		case _, ok := <-frees:
 			if !ok {
 				frees = nil // the notifier has given up: poll
+				l.gate.newsEnded(r.key)
 			}
 		case <-poll.C:
 		case <-ctx.Done():
@@ -72,10 +75,10 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		default:
 			return nil, err
 		}
-		if !listening {
-			listening = true
-			frees = l.gate.news(r.key, func() *news { return l.primary.listen(ctx, r.key) }).frees
-			if frees != nil { // what was freed before the notifier listened is found by asking once more
+		if frees == nil {
+			n := l.gate.news(r.key, func() *news { return l.primary.listen(ctx, r.key, untilLimit(r.limit)) })
+			if n != nil && n.frees != nil && !n.ended { // what was freed before it listened is found by asking once more
+				frees = n.frees
 				poll.Reset(0)
 				continue
 			}
@@ -86,8 +89,8 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 			continue
 		}
 		next := jittered(recheckPause)
-		if left := busy.Holder.Left; left > 0 { // the holder may have crashed
-			next = min(next, left+expirySlack+rand.N(expirySlack))
+		if left := busy.Holder.Left; left > 0 && left < next { // the holder may have crashed
+			next = left + expirySlack + rand.N(expirySlack)
 		}
 		poll.Reset(next)
 	}

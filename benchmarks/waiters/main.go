@@ -7,11 +7,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +34,7 @@ const (
 )
 
 func main() {
+	redis.SetLogger(quiet{}) // while the server starts, nobody is there yet
 	each := flag.Duration("each", 2*time.Second, "how long each row is measured")
 	most := flag.Int("waiters", 1000, "the largest number of waiters")
 	addr := flag.String(workerAddr, "", "be a worker on this server (used by the program itself)")
@@ -63,11 +66,8 @@ func curve(out io.Writer, each time.Duration, most int) (err error) {
 	fmt.Fprintln(out, "processes  waiters   hand-overs/s   commands each")
 	for _, processes := range []int{1, 2, 4} {
 		for _, n := range []int{1, 10, 100, 1000} {
-			if n > most || n < processes && n != 1 {
+			if n > most || n < processes {
 				continue
-			}
-			if n < processes {
-				continue // fewer waiters than processes
 			}
 			turns, commands, err := measure(server.Addr(), processes, n, each)
 			if err != nil {
@@ -82,7 +82,7 @@ func curve(out io.Writer, each time.Duration, most int) (err error) {
 // measure has waiters in processes take one lock in turn, and counts.
 func measure(addr string, processes, waiters int, each time.Duration) (turns, commands int64, err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	defer rdb.Close()
+	defer func() { err = errors.Join(err, rdb.Close()) }()
 	ctx := context.Background()
 	var workers []*worker
 	defer func() {
@@ -95,7 +95,7 @@ func measure(addr string, processes, waiters int, each time.Duration) (turns, co
 		if i < waiters%processes {
 			n++
 		}
-		w, err := startWorker(addr, n)
+		w, err := startWorker(ctx, addr, n)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -139,7 +139,7 @@ func lockCommands(ctx context.Context, rdb *redis.Client) (sum int64, err error)
 	if err != nil {
 		return 0, err
 	}
-	for _, line := range strings.Split(info, "\r\n") {
+	for line := range strings.SplitSeq(info, "\r\n") {
 		name, stats, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
 		if !ok {
 			continue
@@ -164,12 +164,12 @@ type worker struct {
 	out *bufio.Reader
 }
 
-func startWorker(addr string, waiters int) (*worker, error) {
+func startWorker(ctx context.Context, addr string, waiters int) (*worker, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, "-"+workerAddr, addr, "-worker-waiters", strconv.Itoa(waiters))
+	cmd := exec.CommandContext(ctx, self, "-"+workerAddr, addr, "-worker-waiters", strconv.Itoa(waiters))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -197,9 +197,9 @@ func (w *worker) kill() {
 }
 
 // work is a worker process: its waiters take the lock in turn from "go" to "stop", and it says how often they did.
-func work(addr string, waiters int) error {
+func work(addr string, waiters int) (err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	defer rdb.Close()
+	defer func() { err = errors.Join(err, rdb.Close()) }()
 	locker, err := loki.NewBuilder().SetServiceKey("waiters").SetPrimaryLockHandler(redishandler.New(rdb)).Build()
 	if err != nil {
 		return err
@@ -245,7 +245,11 @@ func (*rig) Fatalf(format string, args ...any) {
 }
 
 func (r *rig) close() {
-	for i := len(r.cleanups) - 1; i >= 0; i-- {
-		r.cleanups[i]()
+	for _, cleanup := range slices.Backward(r.cleanups) {
+		cleanup()
 	}
 }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}

@@ -73,7 +73,7 @@ func (b *breaker) failed(ctx context.Context, key string, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended || b.looks[everyKey] != nil || b.looks[key] != nil || len(b.looks) >= maxBreakerKeys {
+	if b.ended || b.looks[everyKey] != nil || b.looks[key] != nil {
 		return
 	}
 	if b.failing == nil {
@@ -84,6 +84,8 @@ func (b *breaker) failed(ctx context.Context, key string, err error) {
 	if len(b.failing) >= breakerKeys {
 		b.close()
 		key = everyKey
+	} else if len(b.looks) >= maxBreakerKeys {
+		return
 	}
 	look := &breakerLook{pause: BreakerMinPause}
 	b.looks[key] = look

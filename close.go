@@ -21,7 +21,7 @@ func (l *Locker) Close(ctx context.Context) error {
 		return errNilContext
 	}
 	for ls, _ := LeaseFromContext(ctx); ls != nil; ls = ls.parent {
-		if ls.locker == l && ls.closure && ls.holds(l, ls.claim.Key) {
+		if ls.locker == l && ls.running.Load() {
 			return fmt.Errorf("loki: Close was called inside the closure that holds %q, and would wait for it for ever: call it after the closure has returned", ls.claim.Key)
 		}
 	}
@@ -107,7 +107,7 @@ func (t *tally) wait(ctx context.Context) error {
 		select {
 		case <-zero:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return ended(ctx)
 		}
 	}
 }

@@ -156,6 +156,9 @@ func (e *lostError) withFnError(fnErr error) error {
 type unavailableError struct {
 	key  string
 	errs error // one *HandlerError for each store, joined
+
+	// impatient says that it was the caller's own time that was up, which tells nobody else anything of the stores.
+	impatient bool
 }
 
 func (e *unavailableError) Error() string {
@@ -178,26 +181,19 @@ func (e *mistakeError) Error() string {
 
 func (e *mistakeError) Unwrap() error { return e.errs }
 
-// endedError is a caller's ctx that ended before the lock was taken.
-type endedError struct {
-	key   string
-	err   error // ctx.Err()
-	cause error // context.Cause(ctx)
-}
-
+// newEndedError is what a caller gets whose ctx ended before the lock was taken.
 func newEndedError(ctx context.Context, key string) error {
-	return &endedError{key: key, err: ctx.Err(), cause: context.Cause(ctx)}
+	return fmt.Errorf("loki: %q was not run, the context ended first: %w", key, ended(ctx))
 }
 
-func (e *endedError) Error() string {
-	s := fmt.Sprintf("loki: %q was not run, the context ended first: %v", e.key, e.err)
-	if e.cause != e.err { //nolint:errorlint // identity: context.Cause returns Err itself where there is no other cause
-		s += ": " + e.cause.Error()
+// ended is why ctx did, as something that matches both its Err and its Cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == err { //nolint:errorlint // identity: context.Cause returns Err itself where there is no other cause
+		return err
 	}
-	return s
+	return fmt.Errorf("%w: %w", err, cause)
 }
-
-func (e *endedError) Unwrap() []error { return []error{e.err, e.cause} }
 
 // oneLine flattens joined errors, so that a log line stays one.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

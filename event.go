@@ -15,7 +15,7 @@ type EventKind string
 // What an observer is told. The level is that of [LogEvents].
 const (
 	KindAcquired       EventKind = "acquired"         // debug: Handler granted the lock, fn is about to run
-	KindReleased       EventKind = "released"         // debug: Handler has let the claim go
+	KindReleased       EventKind = "released"         // debug: Handler has let the claim go, or keeps it for a minimum hold and no longer
 	KindRenewed        EventKind = "renewed"          // debug: Handler has confirmed the lease
 	KindMirrored       EventKind = "mirrored"         // debug: the secondary has recorded the lock
 	KindBusy           EventKind = "busy"             // debug: held elsewhere, fn did not run
@@ -40,7 +40,7 @@ const (
 type Event struct {
 	Kind    EventKind
 	Handler string        // "primary" or "secondary"; empty where the event is not one store's
-	Op      string        // "lock", "extend" or "release"; empty likewise
+	Op      string        // "lock", "extend", "release" or "notify"; empty likewise
 	Key     string        // the lock
 	Took    time.Duration // how long the operation took; 0 where nothing was measured
 	Err     error         // why; nil where nothing went wrong
@@ -123,12 +123,18 @@ func (o *observer) emit(ctx context.Context, e Event) {
 }
 
 func (o *observer) deliver() {
+	done := false
+	defer func() {
+		if !done { // the observer has ended its goroutine, as a failed test does: the next event has one of its own
+			go o.deliver()
+		}
+	}()
 	for {
 		o.mu.Lock()
 		batch, dropped := o.pending, o.dropped
 		o.pending, o.dropped = nil, 0
 		if len(batch) == 0 {
-			o.running = false
+			o.running, done = false, true
 			close(o.idle)
 			o.mu.Unlock()
 			return
@@ -167,6 +173,6 @@ func (o *observer) flush(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return ended(ctx)
 	}
 }

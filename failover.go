@@ -29,10 +29,15 @@ type request struct {
 func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	claim := l.newClaim(r.key, r.expiry)
 	if refusal := l.breaker.refusal(r.key); refusal != nil {
-		ls := l.newLease(ctx, claim, r)
-		return l.fallBack(ctx, ls, r, l.primary.wrap(opLock, claim, refusal))
+		ls, err := l.fallBack(ctx, l.newLease(ctx, claim, r), r, l.primary.wrap(opLock, claim, refusal), false)
+		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+			return ls, err
+		}
+		claim = l.newClaim(r.key, r.expiry) // with the secondary gone too, the primary is worth an attempt
 	}
-	a := l.primary.lock(ctx, claim, l.primaryLimit(ctx, r.limit, r.expiry))
+	limit := l.primaryLimit(ctx, r.limit, r.expiry)
+	a := l.primary.lock(ctx, claim, limit)
+	impatient := a.left != nil && limit < leastPatience
 	if a.err == nil {
 		l.breaker.answered(r.key)
 	}
@@ -46,20 +51,26 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	}
 	switch {
 	case ctx.Err() != nil:
-		l.settleLater(ls)
+		l.discard(ls)
 		return nil, newEndedError(ctx, r.key)
 	case a.err == nil:
 		return l.confirm(ctx, ls, r, a)
 	case !IsUnavailable(a.err):
-		l.settleLater(ls)
+		l.discard(ls)
 		return nil, &mistakeError{key: r.key, errs: a.err}
 	case l.secondary == nil:
-		l.settleLater(ls)
-		return nil, &unavailableError{key: r.key, errs: a.err}
+		l.discard(ls)
+		return nil, &unavailableError{key: r.key, errs: a.err, impatient: impatient}
 	}
-	l.breaker.failed(ctx, r.key, a.err)
-	return l.fallBack(ctx, ls, r, a.err)
+	if !impatient {
+		l.breaker.failed(ctx, r.key, a.err)
+	}
+	return l.fallBack(ctx, ls, r, a.err, impatient)
 }
+
+// leastPatience is how long a primary has to be given before its silence says something about it rather than about the
+// caller's deadline.
+const leastPatience = 100 * time.Millisecond
 
 // primaryLimit is how long the primary may take to answer an acquisition: a third of the expiry, so that what it grants
 // is worth having, and half of the caller's time where there is a secondary that needs the other half.
@@ -92,16 +103,16 @@ func (l *Locker) confirm(ctx context.Context, ls *Lease, r request, a answer) (*
 	ls.end, ls.confirmed = ls.primary.until, a.sent
 	if l.secondary != nil && (l.mode == MirrorSync || r.rowFirst || l.doubts.about(ls.claim.Key)) {
 		if err := l.mirrorFirst(ctx, ls, r); err != nil {
-			if ctx.Err() != nil {
-				l.settleLater(ls)
-			} else { // waited for: the next caller must not be told "busy" because of us
-				l.settle(ls)
+			l.discard(ls)
+			select { // waited for: the next caller must not be told "busy" because of us
+			case <-ls.settled:
+			case <-ctx.Done():
 			}
 			return nil, err
 		}
 	}
 	if !ls.start() {
-		l.settleLater(ls)
+		l.discard(ls)
 		return nil, &unavailableError{key: r.key, errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver))}
 	}
 	if l.secondary != nil && !ls.secondary.stands {
@@ -120,8 +131,11 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 		c.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))
 		c.Supersedes = ls.supersedes
 		limit := min(untilLimit(r.limit), time.Until(ls.end))
-		if !rowDecides {
+		if !rowDecides { // the rest of the caller's time is for fn
 			limit = min(limit, r.expiry/RenewalFraction)
+			if deadline, ok := ctx.Deadline(); ok {
+				limit = min(limit, time.Until(deadline)/2)
+			}
 		}
 		a := l.askSecondary(ctx, c, limit)
 		ls.secondary.note(a, c.Expiry)
@@ -159,8 +173,12 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 // fallBack lets the secondary decide, because the primary is unavailable. What the primary may have recorded all the
 // same is not taken back while the lease lives: it is the lease's own claim, which goes back to the primary as soon as
 // that answers.
-func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr error) (*Lease, error) {
-	l.doubts.raiseAll()
+//
+// A primary that was given hardly any time is not taken for one that is down.
+func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr error, impatient bool) (*Lease, error) {
+	if !impatient {
+		l.doubts.raiseAll()
+	}
 	l.events.emit(ctx, Event{Kind: KindFellBack, Handler: primaryName, Op: opLock, Key: r.key, Err: primaryErr})
 	ls.store, ls.lives = secondaryName, secondaryName
 	a := l.askSecondary(ctx, ls.claim, min(untilLimit(r.limit), r.expiry-Margin(r.expiry)))
@@ -173,14 +191,14 @@ func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr 
 		}
 		a.err = l.secondary.wrap(opLock, ls.claim, Unavailable(errOver))
 	}
-	l.settleLater(ls)
+	l.discard(ls)
 	switch {
 	case ctx.Err() != nil:
 		return nil, newEndedError(ctx, r.key)
 	case a.err == nil:
 		return nil, &BusyError{Key: r.key, Holder: a.HeldBy}
 	case IsUnavailable(a.err):
-		return nil, &unavailableError{key: r.key, errs: errors.Join(primaryErr, a.err)}
+		return nil, &unavailableError{key: r.key, errs: errors.Join(primaryErr, a.err), impatient: impatient}
 	}
 	return nil, &mistakeError{key: r.key, errs: errors.Join(primaryErr, a.err)}
 }

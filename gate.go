@@ -121,7 +121,7 @@ func (g *gate) leave(key string, w *waiter, err error) {
 	k := g.keys[key]
 	i := slices.Index(k.waiters, w)
 	k.waiters = slices.Delete(k.waiters, i, i+1)
-	if errors.Is(err, ErrUnavailable) {
+	if outage, ok := errors.AsType[*unavailableError](err); ok && !outage.impatient {
 		for _, other := range k.waiters {
 			select {
 			case <-other.turn: //nolint:errcheck // nil, or an outage too: the newer news counts

@@ -4,31 +4,9 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
-
-const (
-	// MarginFraction is the part of an expiry that is its margin: see [Margin].
-	MarginFraction = 20
-
-	// MinMargin is the least margin there is.
-	MinMargin = time.Millisecond
-
-	// RenewalFraction is how many times within its expiry a lease is renewed: two renewals in a row may fail before
-	// the third has to succeed.
-	RenewalFraction = 3
-)
-
-// Margin is the part of an expiry in which a lease is no longer trusted although the store may still hold it: a
-// twentieth of the expiry, at least a millisecond. It covers clocks that run at different rates and the time between
-// the end of the lease and the moment fn notices.
-func Margin(expiry time.Duration) time.Duration { return max(expiry/MarginFraction, MinMargin) }
-
-// windowEnd is until when a lease may be trusted that a store has confirmed: counted from before the request was sent,
-// because the store starts the expiry at some moment after that. The monotonic clock of sent carries over.
-func windowEnd(sent time.Time, expiry time.Duration) time.Time {
-	return sent.Add(expiry - Margin(expiry))
-}
 
 // Lease is a lock that is held. It is renewed until it is released, its parent context ends, or it is lost; then its
 // context ends, and the cause says why.
@@ -38,10 +16,11 @@ type Lease struct {
 	locker  *Locker
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	parent  *Lease // the lease in whose context this one was acquired, if any
-	claim   Claim  // as minted, with the fence it was granted
-	store   string // who granted it
-	closure bool   // it belongs to a closure and ends with it
+	parent  *Lease      // the lease in whose context this one was acquired, if any
+	claim   Claim       // as minted, with the fence it was granted
+	store   string      // who granted it
+	closure bool        // it belongs to a closure and ends with it
+	running atomic.Bool // its fn is
 	renewal bool
 	// rowFirst says that it was acquired in sync order whatever the mode, and is released so too.
 	rowFirst bool
@@ -57,7 +36,8 @@ type Lease struct {
 	confirmed time.Time  // when the request that last confirmed it was sent
 	primary   record
 	secondary record
-	looked    time.Time // until when a look at the occurrence's record may stand, which must not be taken for the record
+	look      string    // the token of the look at the occurrence's record
+	looked    time.Time // until when that look may stand, or the record be missing: the lock is kept so long
 	ended     bool      // released or lost
 	lost      *lostError
 	failing   error // of the renewals that failed since the last one that did not
@@ -67,6 +47,7 @@ type Lease struct {
 	abort     context.CancelFunc
 	mirroring mirrorState
 	settled   chan struct{} // closed when the first attempt of every release that is waited for has returned
+	clean     bool          // these attempts have left nothing behind
 }
 
 type leaseKey struct{}
@@ -269,6 +250,7 @@ func (ls *Lease) endWith(lost *lostError, cause error) bool {
 		return false
 	}
 	ls.ended, ls.lost = true, lost
+	ls.locker.background.add(1) // for settle, which follows
 	ls.window.Stop()
 	if ls.renewer != nil {
 		ls.renewer.Stop()

@@ -87,6 +87,8 @@ func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn
 	if o.outcome != nil {
 		o.outcome.Ran = true
 	}
+	ls.running.Store(true)
+	defer ls.running.Store(false)
 	// Deferred, not called after fn: also a panic or a Goexit gives the lock back.
 	defer func() {
 		if ls.finish(nil) {
@@ -130,9 +132,6 @@ func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Opti
 		return nil, err
 	}
 	defer l.calls.add(-1)
-	if o.outcome != nil {
-		o.outcome.Ran = true
-	}
 	l.mu.Lock()
 	closed := l.closed
 	l.leases[ls] = struct{}{}
@@ -142,7 +141,13 @@ func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Opti
 			l.settleLater(ls)
 		}
 		l.forget(ls)
+		if o.outcome != nil {
+			o.outcome.Store, o.outcome.Fence = "", 0
+		}
 		return nil, ErrClosed
+	}
+	if o.outcome != nil {
+		o.outcome.Ran = true
 	}
 	ls.mu.Lock()
 	ended := ls.ended
@@ -173,7 +178,7 @@ func (l *Locker) acquire(ctx context.Context, expiry time.Duration, opts []Optio
 	if err := validateExpiry(expiry); err != nil {
 		return nil, r, o, err
 	}
-	r = request{key: l.serviceKey, expiry: expiry, minHold: o.minHold, renewal: !o.noRenewal, closure: closure}
+	r = request{key: l.serviceKey, expiry: expiry, minHold: o.minHold, renewal: !o.noRenewal, closure: closure, rowFirst: o.hasOccurrence}
 	if o.hasResource {
 		r.key += "/" + encodePart(o.resource)
 		if err := validateLength(r.key); err != nil {

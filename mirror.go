@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"time"
 )
 
@@ -28,101 +26,6 @@ const (
 )
 
 var errMirrorShed = errors.New("loki: too many mirror writes are waiting for the secondary")
-
-// mirror puts what goes to the secondary in order: for one key, one request at a time, first come first served, also
-// across successive claims. Tokens alone would keep the stores right, but a release that overtakes its own lock leaves
-// a row behind until it is taken back.
-type mirror struct {
-	slots chan struct{} // taken by background writes only: somebody waits for the others
-
-	mu      sync.Mutex       // guards what follows; never held while a job runs
-	lanes   map[string]*lane // a key is here while it has jobs
-	waiting int              // background jobs that have not begun
-}
-
-type lane struct{ jobs []*mirrorJob }
-
-type mirrorJob struct {
-	run        func()
-	background bool
-}
-
-func newMirror() *mirror {
-	return &mirror{slots: make(chan struct{}, MirrorConcurrency), lanes: make(map[string]*lane)}
-}
-
-// enqueue gives a job its place. It refuses (nil) only what is in the background, over the limit and not a release.
-func (m *mirror) enqueue(key string, job *mirrorJob, always bool) *mirrorJob {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if job.background {
-		if m.waiting >= MaxMirrorBacklog && !always {
-			return nil
-		}
-		m.waiting++
-	}
-	ln := m.lanes[key]
-	if ln == nil {
-		ln = &lane{}
-		m.lanes[key] = ln
-		go m.drive(key, ln)
-	}
-	ln.jobs = append(ln.jobs, job)
-	return job
-}
-
-// drop takes a job back, and reports whether it had not begun.
-func (m *mirror) drop(key string, job *mirrorJob) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	ln := m.lanes[key]
-	if ln == nil {
-		return false
-	}
-	i := slices.Index(ln.jobs, job)
-	if i < 0 {
-		return false
-	}
-	ln.jobs = slices.Delete(ln.jobs, i, i+1)
-	if job.background {
-		m.waiting--
-	}
-	return true
-}
-
-// drive runs a key's jobs until there are none. A background job takes a slot before it leaves the queue, so that it
-// can still be dropped while it waits for one.
-func (m *mirror) drive(key string, ln *lane) {
-	hasSlot := false
-	for {
-		m.mu.Lock()
-		if len(ln.jobs) == 0 {
-			delete(m.lanes, key)
-			m.mu.Unlock()
-			if hasSlot {
-				<-m.slots
-			}
-			return
-		}
-		job := ln.jobs[0]
-		if job.background && !hasSlot {
-			m.mu.Unlock()
-			m.slots <- struct{}{}
-			hasSlot = true
-			continue
-		}
-		ln.jobs = slices.Delete(ln.jobs, 0, 1)
-		if job.background {
-			m.waiting--
-		}
-		m.mu.Unlock()
-		job.run()
-		if hasSlot {
-			<-m.slots
-			hasSlot = false
-		}
-	}
-}
 
 // askSecondary runs a request to the secondary in its turn and waits for the answer, as long as ctx and limit allow.
 func (l *Locker) askSecondary(ctx context.Context, c Claim, limit time.Duration) answer {

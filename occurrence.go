@@ -16,10 +16,13 @@ const (
 // If fn returns nil, the stores remember id for keep, and other calls with it return an error that matches [ErrDone] (and
 // [ErrBusy]) without running fn; that ends a wait. If fn fails, another instance may run the occurrence.
 //
-// The record is a second claim, at the key of the lock followed by "@" and id; it is looked up in both stores after the
-// lock was taken, and written to both while it is still held. keep, between [MinExpiry] and [MaxExpiry], has to be longer
-// than any instance can be late. A crash, or an outage of every store, between fn's success and the writing of the record
-// lets the occurrence run again; an outage is an event of [KindRecordFailed].
+// The record is a second claim, at the key of the lock followed by "@" and id. The lock is acquired in both stores, as
+// under [MirrorSync]; then the record is looked up in both, and after fn it is written to both while the lock is still
+// held. keep, between [MinExpiry] and [MaxExpiry], has to be longer than any instance can be late.
+//
+// The occurrence may run again after a crash between fn's success and the writing of the record; where a store did not
+// record it for longer than an expiry and the other one cannot be asked, or has lost it; and, under [MirrorAsync], while
+// the only store that knows of it does not answer. A store that fails to record it is an event of [KindRecordFailed].
 //
 // It is for closures: with [Locker.Acquire] nobody could say whether the run succeeded.
 func WithOccurrence(id string, keep time.Duration) Option {
@@ -30,42 +33,63 @@ func WithOccurrence(id string, keep time.Duration) Option {
 }
 
 // checkOccurrence looks up whether the occurrence has been run, by trying to claim its record and giving it back. A
-// claim, because only that is asked of both stores in the order that makes them agree. It lives no longer than the lock,
-// and the lock no shorter than it: what a crash or a failed release leaves behind must not look like a success to
-// whoever takes the lock next.
+// claim, because only that is asked of both stores in the order that makes them agree.
+//
+// Such a look must not be taken for the record by whoever takes the lock next. So it lives no longer than the lock, and
+// where it may not be gone, because the store did not say so, the lock is kept until it is.
 func (l *Locker) checkOccurrence(ls *Lease, r request) error {
 	granted := time.Now()
 	ls.mu.Lock()
-	left := ls.end.Sub(granted).Truncate(time.Millisecond)
+	left := max(ls.end.Sub(granted).Truncate(time.Millisecond), time.Millisecond)
+	ls.looked = granted.Add(left)
 	ls.mu.Unlock()
-	record, err := l.ask(ls.ctx, request{key: r.record, expiry: max(left, time.Millisecond), limit: r.limit, rowFirst: true, closure: true})
+
+	look, err := l.ask(ls.ctx, request{key: r.record, expiry: left, limit: r.limit, rowFirst: true, closure: true})
 	var busy *BusyError
 	switch {
 	case err == nil:
-		clean := record.finish(nil) && l.settle(record)
-		ls.mu.Lock()
-		defer ls.mu.Unlock()
-		if r.minHold > 0 {
-			ls.keep = granted.Add(r.minHold)
+		if look.finish(nil) {
+			l.settleLater(look)
 		}
-		if !clean {
-			ls.looked = time.Now().Add(left)
+		select {
+		case <-look.settled:
+		case <-ls.ctx.Done():
 		}
-		return nil
 	case errors.As(err, &busy):
+		ls.mu.Lock()
+		ls.looked = time.Time{}
+		ls.mu.Unlock()
 		return &doneError{key: r.record, holder: busy.Holder}
-	case ls.ctx.Err() != nil:
-		if cause := context.Cause(ls.ctx); errors.Is(cause, ErrLockLost) { // lost before fn ran: as if it had not been granted
-			return &unavailableError{key: r.key, errs: cause}
-		}
-		return newEndedError(ls.ctx, r.key)
 	}
-	return err
+	switch {
+	case errors.Is(context.Cause(ls.ctx), ErrLockLost): // before fn ran: as if it had not been granted
+		return &unavailableError{key: r.key, errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver))}
+	case ls.ctx.Err() != nil:
+		return newEndedError(ls.ctx, r.key)
+	case err != nil:
+		return err
+	}
+	look.mu.Lock()
+	clean := look.clean
+	look.mu.Unlock()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.look = look.claim.Token
+	if clean {
+		ls.looked = time.Time{}
+	} else {
+		ls.looked = time.Now().Add(left)
+	}
+	if r.minHold > 0 {
+		ls.keep = granted.Add(r.minHold)
+	}
+	return nil
 }
 
-// recordOccurrence remembers that fn succeeded. It returns when every store has been asked once; a store that failed is
-// asked again in the background. Nothing is ever taken back: a record that was not answered for is as good as one that
-// was.
+// recordOccurrence remembers that fn succeeded. It returns when every store has been asked once. One that has not
+// recorded it is asked again in the background, and the lock is kept for another expiry, since an instance that asks only
+// that store would run the occurrence again. Nothing is ever taken back: a record that was not answered for is as good
+// as one that was.
 func (l *Locker) recordOccurrence(ls *Lease, key string, keep time.Duration) {
 	p := &pendingRecord{
 		locker: l,
@@ -74,10 +98,16 @@ func (l *Locker) recordOccurrence(ls *Lease, key string, keep time.Duration) {
 		until:  time.Now().Add(min(keep, recordTime)),
 		pause:  firstRecordPause,
 	}
-	if p.write() { // from now on whoever looks is told the truth
-		ls.mu.Lock()
+	ls.mu.Lock()
+	p.claim.Supersedes = ls.look // which may still be on its way out
+	ls.mu.Unlock()
+	everywhere := p.write()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if everywhere {
 		ls.looked = time.Time{}
-		ls.mu.Unlock()
+	} else {
+		ls.looked = time.Now().Add(ls.claim.Expiry)
 	}
 }
 
@@ -92,8 +122,8 @@ type pendingRecord struct {
 	told         bool
 }
 
-// write asks the stores that have not recorded it, and reports whether one has.
-func (p *pendingRecord) write() (recorded bool) {
+// write asks the stores that have not recorded it, and reports whether all have.
+func (p *pendingRecord) write() bool {
 	l := p.locker
 	var errs []error
 	if !p.primary {
@@ -107,9 +137,8 @@ func (p *pendingRecord) write() (recorded bool) {
 		p.row = a.Held
 		errs = append(errs, a.err)
 	}
-	recorded = p.primary || p.row
 	if p.primary && (p.row || l.secondary == nil) {
-		return recorded
+		return true
 	}
 	// "Busy" may be somebody's look at the record rather than a record, so it is no reason to stop; nor is it a failure.
 	if err := errors.Join(errs...); err != nil && !p.told {
@@ -117,10 +146,10 @@ func (p *pendingRecord) write() (recorded bool) {
 		l.events.emit(p.ctx, Event{Kind: KindRecordFailed, Op: opLock, Key: p.claim.Key, Err: err})
 	}
 	if time.Now().Add(p.pause).After(p.until) {
-		return recorded
+		return false
 	}
 	pause := jittered(p.pause)
 	p.pause *= 2
 	time.AfterFunc(pause, func() { p.write() })
-	return recorded
+	return false
 }

@@ -82,9 +82,10 @@ func TestOccurrence_IsKnownAcrossOutages(t *testing.T) {
 			require.Equal(t, "secondary", r.requireRan(r.locker(), tick).Store)
 			require.NotEmpty(t, r.events(loki.KindRecordFailed))
 			r.primary.heal()
-			err := r.locker().ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), tick)
-			require.ErrorIs(t, err, loki.ErrDone, "an instance that has not noticed the outage")
+			other := r.locker() // an instance that has not noticed the outage
+			require.ErrorIs(t, other.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), tick), loki.ErrBusy)
 			time.Sleep(time.Minute)
+			require.ErrorIs(t, other.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), tick), loki.ErrDone)
 			require.NotEmpty(t, r.primary.mem.HeldKeys(), "the primary is told when it is back")
 		})
 	})

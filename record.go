@@ -10,7 +10,7 @@ type record struct {
 	silent  bool            // the store did not answer the latest request
 	until   time.Time       // the end of that answer's window
 	forgets time.Time       // from when on the store has forgotten it by itself, whatever happened
-	left    <-chan struct{} // the latest request that was left behind, closed when it has returned
+	left    <-chan struct{} // closed when every request that was left behind has returned; nil if none was
 }
 
 // note takes an answer to a request that may have recorded the claim for expiry, or only extended it: then there is
@@ -30,6 +30,25 @@ func (r *record) note(a answer, expiry time.Duration) {
 		r.forgets = forgets
 	}
 	if a.left != nil && a.records {
-		r.left = a.left
+		r.left = both(r.left, a.left)
 	}
+}
+
+// both is closed when a and b are; a may be nil.
+func both(a, b <-chan struct{}) <-chan struct{} {
+	if a == nil {
+		return b
+	}
+	select {
+	case <-a:
+		return b
+	default:
+	}
+	c := make(chan struct{})
+	go func() {
+		<-a
+		<-b
+		close(c)
+	}()
+	return c
 }

@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
@@ -22,9 +23,8 @@ var errTooManyReleases = errors.New("loki: too many releases are being retried: 
 // returned: the mirror's is not among them, unless the row is what the lease lived by. Each lease is settled once, after
 // it has ended or instead of being started.
 //
-// It reports whether these attempts have left nothing behind.
-func (l *Locker) settle(ls *Lease) (clean bool) {
-	l.background.add(1)
+// It is counted in l.background already, by whoever ended or discarded the lease: Close may look in between.
+func (l *Locker) settle(ls *Lease) {
 	defer l.background.add(-1)
 	defer close(ls.settled)
 	ls.cancel(nil) // of no effect on one that has ended
@@ -47,6 +47,7 @@ func (l *Locker) settle(ls *Lease) (clean bool) {
 	if l.secondary != nil {
 		row = l.mirrorRelease(ls, keep, waitForRow)
 	}
+	clean := false
 	switch {
 	case !primary.may:
 		clean = true
@@ -62,17 +63,23 @@ func (l *Locker) settle(ls *Lease) (clean bool) {
 	if waitForRow && row != nil {
 		clean = <-row && clean
 	}
-	return clean
+	ls.mu.Lock()
+	ls.clean = clean
+	ls.mu.Unlock()
 }
 
 // settleLater is settle for those who do not wait, or may not be made to.
-func (l *Locker) settleLater(ls *Lease) {
-	l.background.add(1) // here, not in there: Close may look in between
-	go func() {
-		defer l.background.add(-1)
-		l.settle(ls)
-	}()
+func (l *Locker) settleLater(ls *Lease) { go l.settle(ls) }
+
+// discard settles a lease that was never started.
+func (l *Locker) discard(ls *Lease) {
+	l.background.add(1)
+	l.settleLater(ls)
 }
+
+// maxAbandonedWait is how long Close waits for a call that was left behind, to send the release that has to follow it.
+// go-redis, with the settings it comes with, gives up after some sixteen seconds.
+const maxAbandonedWait = 30 * time.Second
 
 // pendingRelease is one claim on its way out of one store.
 type pendingRelease struct {
@@ -124,9 +131,12 @@ func (p *pendingRelease) attempt() bool {
 	}
 	if left := p.left; left != nil {
 		p.left = nil
+		counted := sync.OnceFunc(func() { p.locker.background.add(-1) })
 		p.locker.background.add(1)
+		timer := time.AfterFunc(maxAbandonedWait, counted)
 		go func() {
-			defer p.locker.background.add(-1)
+			defer counted()
+			defer timer.Stop()
 			<-left
 			// It may have been recorded as late as now.
 			if forgets := time.Now().Add(p.claim.Expiry); forgets.After(p.forgets) {

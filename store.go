@@ -40,6 +40,7 @@ type store struct {
 	// noExtend is set when the extender turned out to be a decorator around a handler that is none.
 	noExtend  atomic.Bool
 	abandoned atomic.Int64
+	deaf      atomic.Int64 // calls of the notifier that were left behind: they must not keep locks from being asked for
 }
 
 func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration, events *observer) *store {
@@ -151,7 +152,11 @@ const (
 // are configured by default.
 func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duration, f func(context.Context) (Grant, error)) answer {
 	a := answer{sent: time.Now()}
-	if s.abandoned.Load() >= MaxAbandonedCalls {
+	abandoned := &s.abandoned
+	if op == opNotify {
+		abandoned = &s.deaf
+	}
+	if abandoned.Load() >= MaxAbandonedCalls {
 		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked: %d earlier calls have not returned", MaxAbandonedCalls)))
 		return a
 	}
@@ -181,7 +186,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duratio
 			results <- r
 			close(left)
 			if !state.CompareAndSwap(callRunning, callReturned) {
-				s.abandoned.Add(-1)
+				abandoned.Add(-1)
 			}
 		}()
 		grant, err := f(callCtx)
@@ -193,7 +198,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duratio
 	case r = <-results:
 	case <-callCtx.Done():
 		// Counted before the swap, so that the goroutine cannot subtract what has not been added.
-		s.abandoned.Add(1)
+		abandoned.Add(1)
 		if state.CompareAndSwap(callRunning, callAbandoned) {
 			a.left = left
 			if ctx.Err() != nil {
@@ -203,7 +208,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duratio
 			}
 			return a
 		}
-		s.abandoned.Add(-1)
+		abandoned.Add(-1)
 		r = <-results // it answered at the last moment: that is better than not knowing
 	}
 	a.Grant = r.grant

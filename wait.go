@@ -69,7 +69,7 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		case errors.As(err, &busy):
 			l.gate.answered(r.key, busy)
 		case ctx.Err() != nil:
-			return nil, l.waitOver(r.key, err)
+			return nil, l.waitOver(r.key, newEndedError(ctx, r.key))
 		case limit != nil && !time.Now().Before(r.limit) && l.gate.told(r.key) != nil:
 			return nil, l.waitOver(r.key, nil) // the limit cut the last try short; an earlier one was answered
 		default:
@@ -108,7 +108,7 @@ func (l *Locker) waitOver(key string, ended error) error {
 	case ended != nil:
 		return ended
 	}
-	return &unavailableError{key: key, errs: errUnanswered}
+	return &unavailableError{key: key, errs: errUnanswered, impatient: true}
 }
 
 var (

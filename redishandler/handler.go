@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -216,7 +217,7 @@ func parseHolder(reply []string) (loki.Holder, error) {
 	since, err1 := parseTime(reply[1])
 	until, err2 := parseTime(reply[2])
 	left, err3 := parseMilliseconds(reply[3])
-	return loki.Holder{ID: reply[0], Since: since, Until: until, Left: time.Duration(left) * time.Millisecond}, errors.Join(err1, err2, err3)
+	return loki.Holder{ID: reply[0], Since: since, Until: until, Left: time.Duration(min(left, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond}, errors.Join(err1, err2, err3)
 }
 
 func parseTime(s string) (time.Time, error) {

@@ -42,8 +42,9 @@ type listeners struct {
 	single  bool // one connection can hear every channel
 
 	// commands keeps subscribing and unsubscribing in the order in which listeners come and go: an unsubscription
-	// that overtakes the next listener's subscription would leave that one deaf. It is held while a command is sent.
-	commands sync.Mutex
+	// that overtakes the next listener's subscription would leave that one deaf. It is held while a command is sent,
+	// and is a channel of one so that a caller whose ctx ends need not wait for another's dial.
+	commands chan struct{}
 
 	mu    sync.Mutex // guards what follows, and the feeds; never held while a command is sent
 	feeds map[string]*feed
@@ -63,7 +64,7 @@ type topic struct {
 
 // newListeners returns nil if the client cannot subscribe.
 func newListeners(client Client) *listeners {
-	l := &listeners{feeds: make(map[string]*feed)}
+	l := &listeners{commands: make(chan struct{}, 1), feeds: make(map[string]*feed)}
 	switch c := client.(type) {
 	case *redis.ClusterClient:
 		l.client, l.sharded = c, true
@@ -87,13 +88,17 @@ func wakingCommand(client Client) string {
 
 // join adds a listener and returns when the server hears for it.
 func (l *listeners) join(ctx context.Context, channel string) (<-chan struct{}, error) {
-	l.commands.Lock()
+	select {
+	case l.commands <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	told, t, first := l.add(channel)
 	var err error
 	if first {
 		err = l.subscribe(ctx, channel)
 	}
-	l.commands.Unlock()
+	<-l.commands
 	if err == nil {
 		select {
 		case <-t.ready:
@@ -167,8 +172,8 @@ func (l *listeners) subscribe(ctx context.Context, channel string) error {
 
 // leave removes a listener, and what was there for it alone.
 func (l *listeners) leave(ctx context.Context, channel string, told chan struct{}) {
-	l.commands.Lock()
-	defer l.commands.Unlock()
+	l.commands <- struct{}{}
+	defer func() { <-l.commands }()
 	l.mu.Lock()
 	f := l.feeds[l.name(channel)]
 	var t *topic

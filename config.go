@@ -81,7 +81,9 @@ type Config struct {
 	// nothing. Empty means the host's name and the process id.
 	Holder string
 
-	// Observer, if not nil, is told what happens: see [Event]. Nil means silence.
+	// Observer, if not nil, is told what happens: see [Event]. It is called by one goroutine at a time, in order, and
+	// holds up nothing but itself: one that is too slow misses events. It must not call Close, which waits for it. Nil
+	// means silence.
 	Observer func(context.Context, Event)
 }
 

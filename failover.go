@@ -28,16 +28,18 @@ type request struct {
 // is left behind: what may have been recorded is being taken back.
 func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	claim := l.newClaim(r.key, r.expiry)
+	var fellBack error // with the breaker open, and no store answered
 	if refusal := l.breaker.refusal(r.key); refusal != nil {
 		ls, err := l.fallBack(ctx, l.newLease(ctx, claim, r), r, l.primary.wrap(opLock, claim, refusal), false)
 		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
 			return ls, err
 		}
+		fellBack = err
 		claim = l.newClaim(r.key, r.expiry) // with the secondary gone too, the primary is worth an attempt
 	}
 	limit := l.primaryLimit(ctx, r.limit, r.expiry)
 	a := l.primary.lock(ctx, claim, limit)
-	impatient := a.left != nil && limit < leastPatience
+	impatient := a.err != nil && limit < leastPatience && time.Since(a.sent) >= limit
 	if a.err == nil {
 		l.breaker.answered(r.key)
 	}
@@ -58,6 +60,9 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	case !IsUnavailable(a.err):
 		l.discard(ls)
 		return nil, &mistakeError{key: r.key, errs: a.err}
+	case fellBack != nil:
+		l.discard(ls)
+		return nil, fellBack
 	case l.secondary == nil:
 		l.discard(ls)
 		return nil, &unavailableError{key: r.key, errs: a.err, impatient: impatient}
@@ -178,8 +183,8 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr error, impatient bool) (*Lease, error) {
 	if !impatient {
 		l.doubts.raiseAll()
+		l.events.emit(ctx, Event{Kind: KindFellBack, Handler: primaryName, Op: opLock, Key: r.key, Err: primaryErr})
 	}
-	l.events.emit(ctx, Event{Kind: KindFellBack, Handler: primaryName, Op: opLock, Key: r.key, Err: primaryErr})
 	ls.store, ls.lives = secondaryName, secondaryName
 	a := l.askSecondary(ctx, ls.claim, min(untilLimit(r.limit), r.expiry-Margin(r.expiry)))
 	ls.secondary.note(a, r.expiry)

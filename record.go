@@ -16,7 +16,7 @@ type record struct {
 // note takes an answer to a request that may have recorded the claim for expiry, or only extended it: then there is
 // nothing unsure about a failure, since what is extended was recorded before.
 func (r *record) note(a answer, expiry time.Duration) {
-	r.silent = a.err != nil
+	r.silent = a.err != nil && !a.calledOff
 	switch {
 	case a.err != nil:
 		r.may, r.unsure = r.may || a.records, r.unsure || a.records

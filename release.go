@@ -36,7 +36,7 @@ func (l *Locker) settle(ls *Lease) {
 	}
 	ls.mu.Lock()
 	keep := ls.keepsUntil()
-	waitForRow := ls.lives == secondaryName || ls.rowFirst
+	waitForRow := ls.lives == secondaryName || ls.rowFirst && !ls.secondary.silent
 	primary := l.newRelease(ls, l.primary, ls.primary, keep)
 	primary.claim.Mirrored = ls.secondary.may
 	// Yielding wakes nobody: waiters back off, so that two never chase each other.
@@ -47,18 +47,18 @@ func (l *Locker) settle(ls *Lease) {
 	if l.secondary != nil {
 		row = l.mirrorRelease(ls, keep, waitForRow)
 	}
-	clean := false
+	clean := row == nil || waitForRow
 	switch {
 	case !primary.may:
-		clean = true
 	case primary.silent && waitForRow: // nobody waits once more for a primary that is down, when the row is what counts
+		clean = false
 		l.background.add(1)
 		go func() {
 			defer l.background.add(-1)
 			primary.attempt()
 		}()
 	default:
-		clean = primary.attempt()
+		clean = primary.attempt() && clean
 	}
 	if waitForRow && row != nil {
 		clean = <-row && clean

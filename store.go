@@ -67,6 +67,9 @@ type answer struct {
 	// effect.
 	left <-chan struct{}
 
+	// calledOff says that ctx ended the call: the store's silence says nothing about it.
+	calledOff bool
+
 	// records says that the request could record a claim that was not there before.
 	records bool
 }
@@ -201,7 +204,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duratio
 		abandoned.Add(1)
 		if state.CompareAndSwap(callRunning, callAbandoned) {
 			a.left = left
-			if ctx.Err() != nil {
+			if a.calledOff = ctx.Err() != nil; a.calledOff {
 				a.err = s.wrap(op, c, ctx.Err())
 			} else {
 				a.err = s.wrap(op, c, Unavailable(fmt.Errorf("no answer within %v: %w", limit.Round(time.Millisecond), context.DeadlineExceeded)))
@@ -214,7 +217,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duratio
 	a.Grant = r.grant
 	if r.err != nil {
 		a.Grant = Grant{}
-		a.err = s.wrap(op, c, r.err)
+		a.err, a.calledOff = s.wrap(op, c, r.err), ctx.Err() != nil
 	}
 	return a
 }

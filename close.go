@@ -9,7 +9,8 @@ import (
 // Close ends the Locker's work. From then on calls return [ErrClosed], waiting ones too, and leases from
 // [Locker.Acquire] are ended with that cause and released. Close waits for running closures, whose locks are still
 // renewed, then for the first attempt of every release and take-back, then for the observer; all of it as long as ctx
-// lasts. Retries and minimum holds are not waited for.
+// lasts. Retries and minimum holds are not waited for. A request that a handler has not returned from, for all its
+// deadline, is waited for up to half a minute, because the release that has to follow it would be lost.
 //
 // Giving up stops nothing: Close returns an error that matches ctx's, and may be called again. Called with the context
 // of a running closure it returns an error instead of waiting for itself. Handlers and their clients stay open.

@@ -32,8 +32,8 @@ var (
 	// ErrNotHeld is a reason for [ErrLockLost]: the store said that the claim no longer holds.
 	ErrNotHeld = errors.New("loki: the store no longer holds the claim")
 
-	// ErrConflict is a reason for [ErrLockLost]: the secondary holds the key for somebody else, so the primary must
-	// have forgotten or missed that holder.
+	// ErrConflict is a reason for [ErrLockLost]: the secondary holds the key for somebody else, and went on doing so for
+	// longer than a release on its way would take. The primary has most likely forgotten or missed that holder.
 	ErrConflict = errors.New("loki: the other store knows another holder")
 
 	// ErrClosed means that the Locker has been closed. Nothing was sent and fn did not run. It is also the cause with
@@ -131,7 +131,7 @@ type lostError struct {
 func (e *lostError) Error() string {
 	s := fmt.Sprintf("loki: the lock %q was lost while it was in use: %s", e.key, strings.TrimPrefix(e.reason.Error(), "loki: "))
 	if e.err != nil {
-		s += ": " + e.err.Error()
+		s += ": " + oneLine(e.err)
 	}
 	return s
 }

@@ -21,7 +21,7 @@ const (
 	KindBusy           EventKind = "busy"             // debug: held elsewhere, fn did not run
 	KindDone           EventKind = "done"             // debug: the occurrence has been run already, fn did not run
 	KindTakenBack      EventKind = "taken_back"       // debug: a claim of unknown outcome was removed from Handler, if it was there
-	KindFellBack       EventKind = "fell_back"        // warn: the primary is unavailable and the secondary was asked
+	KindFellBack       EventKind = "fell_back"        // warn: the primary is unavailable and the secondary was asked; of a running lease (Op is extend), it goes on by the secondary
 	KindRenewFailed    EventKind = "renew_failed"     // warn: no store confirmed the lease; tried again until its window closes
 	KindMirrorFailed   EventKind = "mirror_failed"    // warn: the secondary did not record the lock; it stays due
 	KindMirrorShed     EventKind = "mirror_shed"      // warn: too many mirror writes are waiting; this one stays due
@@ -77,7 +77,11 @@ func LogEvents(logger *slog.Logger) func(context.Context, Event) {
 			attrs = append(attrs, slog.Duration("took", e.Took))
 		}
 		if e.Err != nil {
-			attrs = append(attrs, slog.String("err", e.Err.Error()))
+			text := e.Err.Error()
+			if e.Kind != KindPanic { // whose stack is best read as it is
+				text = oneLine(e.Err)
+			}
+			attrs = append(attrs, slog.String("err", text))
 		}
 		logger.LogAttrs(ctx, e.Kind.level(), "loki: "+string(e.Kind), attrs...)
 	}

@@ -130,14 +130,19 @@ func (l *Locker) confirm(ctx context.Context, ls *Lease, r request, a answer) (*
 // it would be without the doubt; the write stays due.
 func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 	rowDecides := l.mode == MirrorSync
-	refusedUntil := time.Now().Add(MirrorGrace)
+	var refusedUntil time.Time
 	for {
 		c := ls.claim
-		c.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))
+		if !rowDecides { // which otherwise has the full expiry: see renewSync
+			c.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))
+		}
 		c.Supersedes = ls.supersedes
 		limit := min(untilLimit(r.limit), time.Until(ls.end))
 		if !rowDecides { // the rest of the caller's time is for fn
 			limit = min(limit, r.expiry/RenewalFraction)
+			if !r.rowFirst { // only a doubt: no dearer than what it may find
+				limit = min(limit, MirrorGrace)
+			}
 			if deadline, ok := ctx.Deadline(); ok {
 				limit = min(limit, time.Until(deadline)/2)
 			}
@@ -161,6 +166,9 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 			return &unavailableError{key: r.key, errs: a.err}
 		case a.err != nil:
 			return &mistakeError{key: r.key, errs: a.err}
+		}
+		if refusedUntil.IsZero() {
+			refusedUntil = a.sent.Add(patience(a))
 		}
 		if left := min(time.Until(refusedUntil), untilLimit(r.limit), time.Until(ls.end)); left <= refusedPause {
 			l.doubts.raise(c.Key)

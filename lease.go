@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,9 +141,17 @@ func (ls *Lease) checkWindow() {
 		ls.mu.Unlock()
 		return
 	}
-	failing := ls.failing
+	why := ls.whyExpired()
 	ls.mu.Unlock()
-	ls.lose(ErrExpired, failing)
+	ls.lose(ErrExpired, why)
+}
+
+// whyExpired is what is known of why the window was not moved on. It is called with ls.mu held.
+func (ls *Lease) whyExpired() error {
+	if ls.failing == nil && ls.renewal && ls.ctx.Err() != nil { // %v: the loss is not the context's end
+		return fmt.Errorf("it was renewed no longer, because the context had ended: %v", context.Cause(ls.ctx))
+	}
+	return ls.failing
 }
 
 // renew is the timer of the renewal. Only one runs at a time: the next is set when it is over.
@@ -154,9 +163,9 @@ func (ls *Lease) renew() {
 	}
 	end := ls.end
 	if !time.Now().Before(end) { // the process was stopped, or starved, past the window
-		failing := ls.failing
+		why := ls.whyExpired()
 		ls.mu.Unlock()
-		ls.lose(ErrExpired, failing)
+		ls.lose(ErrExpired, why)
 		return
 	}
 	ctx, abort := context.WithDeadline(ls.ctx, end)
@@ -185,7 +194,7 @@ func (ls *Lease) renew() {
 		pause = retryPause(time.Until(ls.end), ls.claim.Expiry)
 	} else {
 		ls.lives, ls.end, ls.confirmed, ls.failing = v.store, v.end, v.sent, nil
-		pause = time.Until(v.sent.Add(ls.claim.Expiry / RenewalFraction))
+		pause = min(time.Until(v.sent.Add(ls.claim.Expiry/RenewalFraction)), time.Until(v.end)/2)
 	}
 	ls.renewer.Reset(max(pause, 0))
 	ls.mu.Unlock()
@@ -219,7 +228,7 @@ func (ls *Lease) finish(cause error) bool {
 		ls.mu.Unlock()
 		return false
 	case !time.Now().Before(ls.end): // the timer is about to say so
-		lost = &lostError{key: ls.claim.Key, reason: ErrExpired, err: ls.failing}
+		lost = &lostError{key: ls.claim.Key, reason: ErrExpired, err: ls.whyExpired()}
 	case !ls.mirroring.refused.IsZero():
 		lost = &lostError{key: ls.claim.Key, reason: ErrConflict}
 	}

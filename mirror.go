@@ -9,8 +9,9 @@ import (
 
 const (
 	// MirrorGrace is how long a refused mirror write is tried again before it is a conflict: a release that is still
-	// on its way looks like one for a moment. It is part of the bound on the overlap of two closures under
-	// [MirrorAsync].
+	// on its way looks like one for a moment. A row that expires within twice this time is waited for, since it may be
+	// a dead process's that outlives its key by the way of its last mirror write. It is part of the bound on the overlap
+	// of two closures under [MirrorAsync].
 	MirrorGrace = 250 * time.Millisecond
 
 	// MaxMirrorBacklog is how many mirror writes of one Locker may wait for their turn. What comes on top is shed:
@@ -53,12 +54,21 @@ func (l *Locker) askSecondary(ctx context.Context, c Claim, limit time.Duration)
 	return a
 }
 
+// patience is how long a row that refuses is put up with from its first refusal on.
+func patience(refusal answer) time.Duration {
+	if left := refusal.HeldBy.Left + expirySlack; left > MirrorGrace && left <= 2*MirrorGrace {
+		return left
+	}
+	return MirrorGrace
+}
+
 // mirrorState is where a lease is with its row. It is guarded by the lease's mutex.
 type mirrorState struct {
 	job     *mirrorJob  // queued and perhaps begun
 	timer   *time.Timer // of the next try
 	refused time.Time   // since when the secondary has been refusing, zero if it is not
-	failed  bool        // the latest write failed
+	bears   time.Duration
+	failed  bool // the latest write failed
 	pause   time.Duration
 }
 
@@ -107,7 +117,7 @@ func (l *Locker) writeRow(ls *Lease) {
 	c := ls.claim
 	c.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))
 	c.Supersedes = ls.supersedes
-	if ls.ended || c.Expiry <= 0 {
+	if ls.ended || c.Expiry <= 0 || ls.lives == secondaryName { // where its renewals write the row
 		ls.mirroring.job = nil
 		ls.mu.Unlock()
 		return
@@ -137,11 +147,11 @@ func (l *Locker) writeRow(ls *Lease) {
 		event.Kind, st.failed, st.refused = KindMirrored, false, time.Time{}
 	default:
 		if st.refused.IsZero() {
-			st.refused = time.Now()
+			st.refused, st.bears = time.Now(), patience(a)
 			event.Kind, event.Err = KindConflict, conflictWith(a.HeldBy)
 		}
 		st.failed = false
-		conflict = time.Since(st.refused) >= MirrorGrace
+		conflict = time.Since(st.refused) >= st.bears
 		if !conflict && !ls.ended {
 			l.mirrorAgain(ls, refusedPause)
 		}

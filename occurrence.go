@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -28,7 +29,11 @@ const (
 func WithOccurrence(id string, keep time.Duration) Option {
 	return func(o *options) error {
 		o.occurrence, o.hasOccurrence, o.keep = id, true, keep
-		return errors.Join(validatePart("the occurrence", id), validateExpiry(keep))
+		mistake := validatePart("the occurrence", id)
+		if keep < MinExpiry || keep > MaxExpiry {
+			mistake = errors.Join(mistake, fmt.Errorf("loki: an occurrence cannot be remembered for %v: it must be between %v and %v", keep, MinExpiry, MaxExpiry))
+		}
+		return mistake
 	}
 }
 

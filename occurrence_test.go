@@ -146,7 +146,7 @@ func TestOccurrence_Arguments(t *testing.T) {
 		l := r.locker()
 		for want, opt := range map[string]loki.Option{
 			"the occurrence is empty": loki.WithOccurrence("", time.Hour),
-			"0s is too short":         loki.WithOccurrence("a", 0),
+			"be remembered for 0s":    loki.WithOccurrence("a", 0),
 			"UTF-16 units":            loki.WithOccurrence(strings.Repeat("a", 397), time.Hour),
 		} {
 			require.ErrorContains(t, l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), opt), want)

@@ -10,6 +10,8 @@ type record struct {
 	silent  bool            // the store did not answer the latest request
 	until   time.Time       // the end of that answer's window
 	forgets time.Time       // from when on the store has forgotten it by itself, whatever happened
+	weak    time.Duration   // the shortest expiry among requests that were given up and may land yet, 0 if there are none
+	weakens time.Time       // until when they may
 	left    <-chan struct{} // closed when every request that was left behind has returned; nil if none was
 }
 
@@ -19,6 +21,9 @@ func (r *record) note(a answer, expiry time.Duration) {
 	r.silent = a.err != nil && !a.calledOff
 	switch {
 	case a.err != nil:
+		if a.records && (r.weak == 0 || expiry < r.weak) {
+			r.weak = expiry
+		}
 		r.may, r.unsure = r.may || a.records, r.unsure || a.records
 	case a.Held:
 		r.may, r.stands, r.until = true, true, windowEnd(a.sent, expiry)
@@ -29,9 +34,29 @@ func (r *record) note(a answer, expiry time.Duration) {
 	if forgets := time.Now().Add(expiry); forgets.After(r.forgets) {
 		r.forgets = forgets
 	}
+	if a.err != nil && a.records {
+		r.weakens = r.forgets
+	}
 	if a.left != nil && a.records {
 		r.left = both(r.left, a.left)
 	}
+}
+
+// sure is for how long an answer to a request for expiry can be relied on. One that was given up earlier asked for what
+// was left of the lease then, and if it lands now, the store keeps the claim no longer than that.
+func (r *record) sure(expiry time.Duration) time.Duration {
+	if r.left != nil {
+		select {
+		case <-r.left:
+		default:
+			r.weakens = time.Now().Add(expiry) // still under way
+		}
+	}
+	if r.weak == 0 || time.Now().After(r.weakens) {
+		r.weak = 0
+		return expiry
+	}
+	return min(expiry, r.weak)
 }
 
 // both is closed when a and b are; a may be nil.

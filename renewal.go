@@ -60,26 +60,44 @@ func (l *Locker) renewAsync(ctx context.Context, ls *Lease) verdict {
 		if !rowStands {
 			return verdict{reason: ErrNotHeld}
 		}
-		b := l.renewRow(ctx, ls, ls.claim.Expiry)
+		b := l.renewRow(ctx, ls)
 		if b.err != nil || !b.Held {
 			return verdict{reason: ErrNotHeld, err: b.err}
 		}
 		l.doubts.raise(ls.claim.Key)
-		return confirmedBy(secondaryName, b, ls.claim.Expiry)
+		return l.moved(ls, l.confirmedByRow(ls, b), ErrNotHeld)
 	}
 	if ctx.Err() != nil {
 		return verdict{err: a.err}
 	}
 	// Unavailable. Inside the window the lock is still ours, so that the row may be written now if it never was.
 	l.doubts.raiseAll()
-	b := l.renewRow(ctx, ls, ls.claim.Expiry)
+	b := l.renewRow(ctx, ls)
 	switch {
 	case b.err != nil:
 		return verdict{err: errors.Join(a.err, b.err)}
 	case b.Held:
-		return confirmedBy(secondaryName, b, ls.claim.Expiry)
+		return l.moved(ls, l.confirmedByRow(ls, b), a.err)
 	}
 	return l.refused(ls, b)
+}
+
+// confirmedByRow is confirmedBy, for the row's full expiry, by a secondary that may have earlier requests on their way.
+func (l *Locker) confirmedByRow(ls *Lease, b answer) verdict {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return confirmedBy(secondaryName, b, ls.secondary.sure(ls.claim.Expiry))
+}
+
+// moved tells, once, that a lease has gone over to the secondary, and why.
+func (l *Locker) moved(ls *Lease, v verdict, why error) verdict {
+	ls.mu.Lock()
+	first := ls.lives != secondaryName
+	ls.mu.Unlock()
+	if first {
+		l.events.emit(ls.ctx, Event{Kind: KindFellBack, Handler: primaryName, Op: opExtend, Key: ls.claim.Key, Err: why})
+	}
+	return v
 }
 
 // refused is a row that is somebody else's while the lease lives in the primary. It may be a release on its way, so the
@@ -89,7 +107,7 @@ func (l *Locker) refused(ls *Lease, a answer) verdict {
 	ls.mu.Lock()
 	first := ls.mirroring.refused.IsZero()
 	if first {
-		ls.mirroring.refused = time.Now()
+		ls.mirroring.refused, ls.mirroring.bears = time.Now(), patience(a)
 	}
 	if !ls.ended {
 		l.mirrorAgain(ls, refusedPause)
@@ -104,7 +122,7 @@ func (l *Locker) refused(ls *Lease, a answer) verdict {
 // renewByRow renews a lease that lives in the secondary, and then tries to take the primary again. Who holds the row
 // does not yield because the primary is busy: whoever holds that has no row, and will.
 func (l *Locker) renewByRow(ctx context.Context, ls *Lease) verdict {
-	b := l.renewRow(ctx, ls, ls.claim.Expiry)
+	b := l.renewRow(ctx, ls)
 	if b.err == nil && !b.Held {
 		return verdict{reason: ErrNotHeld, err: conflictWith(b.HeldBy)}
 	}
@@ -118,29 +136,25 @@ func (l *Locker) renewByRow(ctx context.Context, ls *Lease) verdict {
 	case b.err != nil:
 		return verdict{err: errors.Join(a.err, b.err)}
 	}
-	return confirmedBy(secondaryName, b, ls.claim.Expiry)
+	return l.confirmedByRow(ls, b)
 }
 
-// renewSync renews a lease that is protected by its row. The primary is renewed first, so that the row, which gets
-// what is left, does not outlive it; its answer counts unless it is a mistake, which nobody would notice otherwise.
+// renewSync renews a lease that is protected by its row. The primary's answer counts unless it is a mistake, which nobody
+// would notice otherwise. The row gets the full expiry, not what is left of the primary's: a request for less that is
+// given up, and lands after the next renewal was confirmed, would shorten the row below the window of the lease.
 func (l *Locker) renewSync(ctx context.Context, ls *Lease) verdict {
-	left, sent := ls.claim.Expiry, time.Now()
 	a := l.renewPrimary(ctx, ls, 2)
-	if a.err == nil && a.Held {
-		sent = a.sent
-		left = ceilMillisecond(left - time.Since(sent))
-	}
-	if ctx.Err() != nil || left <= 0 || a.err != nil && !IsUnavailable(a.err) {
+	if ctx.Err() != nil || a.err != nil && !IsUnavailable(a.err) {
 		return verdict{err: a.err}
 	}
-	b := l.renewRow(ctx, ls, left)
+	b := l.renewRow(ctx, ls)
 	switch {
 	case b.err != nil:
 		return verdict{err: errors.Join(a.err, b.err)}
 	case !b.Held:
 		return verdict{reason: ErrConflict, err: conflictWith(b.HeldBy)}
 	}
-	return verdict{store: secondaryName, sent: sent, end: windowEnd(b.sent, left)}
+	return l.confirmedByRow(ls, b)
 }
 
 // renewPrimary extends the claim in the primary, or takes it there again if the lease lives in the secondary: with the
@@ -166,17 +180,16 @@ func (l *Locker) renewPrimary(ctx context.Context, ls *Lease, shares int) answer
 	return a
 }
 
-// renewRow writes the lease's row for what is left, in its turn.
-func (l *Locker) renewRow(ctx context.Context, ls *Lease, left time.Duration) answer {
+// renewRow writes the lease's row for its full expiry, in its turn.
+func (l *Locker) renewRow(ctx context.Context, ls *Lease) answer {
 	c := ls.claim
-	c.Expiry = left
 	c.Supersedes = ls.supersedes
 	ls.mu.Lock()
 	limit := time.Until(ls.end)
 	ls.mu.Unlock()
 	a := l.askSecondary(ctx, c, limit)
 	ls.mu.Lock()
-	ls.secondary.note(a, left)
+	ls.secondary.note(a, c.Expiry)
 	if a.err == nil && a.Held {
 		ls.mirroring.refused, ls.mirroring.failed = time.Time{}, false
 	}

@@ -15,7 +15,8 @@
 //	loki:{invoice-batch}        "<token> <fence> <since, ms> <holder>"    while the claim holds
 //	loki:{invoice-batch}:fence  "<last fence>[ <until, ms> <token>]"      [DefaultFenceTTL] longer
 //
-// In the name "%", "{" and "}" become "%25", "%7B" and "%7D": no two locks share a key, and what is between the braces,
+// In the name "{" and "}" become "%7B" and "%7D", and a "%" before "25", "7B" or "7D" becomes "%25": no two locks share
+// a key, and what is between the braces,
 // Redis Cluster's hash tag, is the same for both keys of a lock. [WithPrefix] replaces "loki:". [WithLokiNetKeys] names
 // the lock as the library for .NET does, for a fleet that moves from one to the other.
 //

@@ -24,8 +24,9 @@ type naming struct {
 
 var (
 	// inTag keeps the braces of a name out of the hash tag's way: Redis Cluster takes what is between the first "{" and
-	// the next "}" for the tag. With "%" replaced too, the name can be told back.
-	inTag = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+	// the next "}" for the tag. A "%" is replaced only where it could be taken for one of these replacements, so that the
+	// name can be told back and the Locker's own "%2F" still reads as it does in a log.
+	inTag = strings.NewReplacer("%25", "%2525", "%7B", "%257B", "%7D", "%257D", "{", "%7B", "}", "%7D")
 
 	// The Locker's encoding of a service key, and back.
 	encodePart = strings.NewReplacer("%", "%25", "/", "%2F", "@", "%40")

@@ -49,9 +49,11 @@ func TestKeys(t *testing.T) {
 		want string
 	}{
 		{key: "invoice-batch", want: "loki:{invoice-batch}"},
-		{key: "invoices/eu%2Fde", want: "loki:{invoices/eu%252Fde}"},
+		{key: "invoices/eu%2Fde", want: "loki:{invoices/eu%2Fde}"},
 		{key: "{a}", want: "loki:{%7Ba%7D}"},
-		{key: "100%", want: "loki:{100%25}"},
+		{key: "100%", want: "loki:{100%}"},
+		{key: "100%25", want: "loki:{100%2525}"},
+		{key: "%7B{", want: "loki:{%257B%7B}"},
 		{key: "счета 日本 🔒", want: "loki:{счета 日本 🔒}"},
 		{key: "a:fence", want: "loki:{a:fence}"},
 		{key: "k", opts: []redishandler.Option{redishandler.WithPrefix("app/locks:")}, want: "app/locks:{k}"},
@@ -66,13 +68,13 @@ func TestLokiNetKeys(t *testing.T) {
 		"invoice-batch":       "invoice-batch",
 		"with {braces}":       "with {braces}",
 		"loki:k":              "loki:k",
-		"invoices%2Feu":       "invoices/eu",               // the service key "invoices/eu"
-		"invoices/eu":         "loki:{invoices/eu}",        // the resource "eu": no lock of LokiNet's
-		"100%25":              "100%",                      // the service key "100%"
-		"100%2525":            "100%25",                    // the service key "100%25"
-		"a%2Fb/c":             "loki:{a%252Fb/c}",          // the resource "c"
-		"loki:{a%2Fb}":        "loki:{loki:%7Ba%252Fb%7D}", // would be the key of the resource "b"
-		"100%, as if encoded": "loki:{100%25, as if encoded}",
+		"invoices%2Feu":       "invoices/eu",             // the service key "invoices/eu"
+		"invoices/eu":         "loki:{invoices/eu}",      // the resource "eu": no lock of LokiNet's
+		"100%25":              "100%",                    // the service key "100%"
+		"100%2525":            "100%25",                  // the service key "100%25"
+		"a%2Fb/c":             "loki:{a%2Fb/c}",          // the resource "c"
+		"loki:{a%2Fb}":        "loki:{loki:%7Ba%2Fb%7D}", // would be the key of the resource "b"
+		"100%, as if encoded": "loki:{100%, as if encoded}",
 	} {
 		require.Equal(t, []string{want}, keysOf(t, key, redishandler.WithLokiNetKeys()))
 	}

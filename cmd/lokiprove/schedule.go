@@ -1,0 +1,131 @@
+package main
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lokilock/loki/cmd/lokiprove/referee"
+)
+
+// fault is one thing that goes wrong.
+type fault struct {
+	id      int
+	kind    string
+	worker  int    // 0: all of them
+	store   string // empty: not the way to one
+	at, end time.Duration
+	delay   time.Duration // of a slow link
+}
+
+// kinds is what can go wrong, how often in comparison, and for how many expiries.
+var kinds = []struct {
+	kind           string
+	weight         int
+	lossy          bool
+	everybody      bool // meets all workers at once
+	link           bool // meets the way to a store
+	least, longest float64
+}{
+	{kind: referee.Kill, weight: 3, least: 0.05, longest: 0.7},
+	{kind: referee.Stop, weight: 4, least: 0.1, longest: 2},
+	{kind: referee.Cut, weight: 3, link: true, least: 0.2, longest: 3},
+	{kind: referee.Hole, weight: 3, link: true, least: 0.2, longest: 3},
+	{kind: referee.Slow, weight: 2, link: true, least: 0.3, longest: 2},
+	{kind: referee.LostReply, weight: 2, link: true, least: 0.5, longest: 0.5},
+	{kind: referee.Disconnect, weight: 1, link: true},
+	{kind: referee.Cut, weight: 1, link: true, everybody: true, least: 0.2, longest: 2},
+	{kind: referee.Hole, weight: 1, link: true, everybody: true, least: 0.2, longest: 2},
+	{kind: referee.Slow, weight: 1, link: true, everybody: true, least: 0.3, longest: 2},
+	{kind: referee.Freeze, weight: 2, everybody: true, least: 0.1, longest: 2},
+	{kind: referee.Restart, weight: 3, lossy: true, everybody: true, least: 0, longest: 1},
+	{kind: referee.Promote, weight: 3, lossy: true, everybody: true, least: 0.1, longest: 1},
+}
+
+// maxDelay is of a slow link's answers: some arrive before they are given up, some after.
+const maxDelay = 400 * time.Millisecond
+
+// maxChoices is how often another fault is chosen in place of one that clashes with one there is.
+const maxChoices = 4
+
+// schedule is every fault of a proof, chosen by the seed alone. What meets the same process, link or server does so one
+// after the other. Now and then all faults end and there is a calm, so that promises which hold "while everybody reaches
+// the secondary" are put to the test too.
+func schedule(s settings) []fault {
+	r := rand.New(rand.NewPCG(s.seed, 0))
+	last := s.length - tail*s.expiry
+	var faults []fault
+	for now := s.expiry / 2; s.rate > 0; {
+		now += min(time.Duration(r.ExpFloat64()/s.rate*float64(time.Second)), 10*time.Second)
+		if now >= last {
+			break
+		}
+		if r.IntN(12) == 0 {
+			for i := range faults {
+				faults[i].end = min(faults[i].end, now)
+			}
+			now += s.expiries(r, 1, 4)
+			continue
+		}
+		for range maxChoices {
+			f := s.choose(r)
+			f.at, f.end = now, min(now+f.end, last)
+			if !slices.ContainsFunc(faults, func(other fault) bool { return other.end >= f.at && other.clashes(f) }) {
+				f.id = len(faults) + 1
+				faults = append(faults, f)
+				break
+			}
+		}
+	}
+	return faults
+}
+
+// choose makes a fault whose end is how long it lasts.
+func (s settings) choose(r *rand.Rand) fault {
+	total := 0
+	for _, k := range kinds {
+		if s.lossy || !k.lossy {
+			total += k.weight
+		}
+	}
+	n := r.IntN(total)
+	for _, k := range kinds {
+		if k.lossy && !s.lossy {
+			continue
+		}
+		if n -= k.weight; n >= 0 {
+			continue
+		}
+		f := fault{kind: k.kind, end: s.expiries(r, k.least, k.longest)}
+		if !k.everybody {
+			f.worker = 1 + r.IntN(s.workers)
+		}
+		if k.link {
+			f.store = referee.Primary
+			if s.mode != referee.Alone && r.IntN(2) == 0 {
+				f.store = referee.Secondary
+			}
+		}
+		if k.kind == referee.Slow {
+			f.delay = time.Duration(r.Int64N(int64(maxDelay)))
+		}
+		return f
+	}
+	panic("the weights do not add up")
+}
+
+// expiries is a random number of expiries.
+func (s settings) expiries(r *rand.Rand, least, longest float64) time.Duration {
+	return time.Duration((least + r.Float64()*(longest-least)) * float64(s.expiry))
+}
+
+// clashes reports whether two faults meet the same process, link or server.
+func (f fault) clashes(g fault) bool {
+	switch {
+	case f.store != g.store:
+		return false
+	case f.store != "": // links
+		return f.worker == 0 || g.worker == 0 || f.worker == g.worker
+	}
+	return f.worker == g.worker // a process, or (0) the primary's server
+}

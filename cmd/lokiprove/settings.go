@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/cmd/lokiprove/referee"
+)
+
+const (
+	// minExpiry leaves a lease some room on a machine that runs everything at once.
+	minExpiry  = 200 * time.Millisecond
+	maxWorkers = 16
+
+	// tail is the quiet end of a proof, in expiries: long enough for the longest closure to end and another to begin.
+	tail = 5
+)
+
+// settings are the flags.
+type settings struct {
+	length  time.Duration
+	workers int
+	mode    string
+	seed    uint64
+	expiry  time.Duration
+	rate    float64 // faults per second
+	lossy   bool
+	mssql   string
+	history string
+	svg     string
+	judge   string
+}
+
+// parse returns an error that joins a sentence for every mistake.
+func parse(args []string, usage io.Writer) (settings, error) {
+	var s settings
+	f := flag.NewFlagSet("lokiprove", flag.ContinueOnError)
+	f.SetOutput(usage)
+	f.DurationVar(&s.length, "for", time.Minute, "how long the workers contend; the last five expiries of it are without faults")
+	f.IntVar(&s.workers, "workers", 4, "how many processes contend")
+	f.StringVar(&s.mode, "mode", referee.Async, "async or sync: two stores and how the second is told; alone: one store")
+	f.Uint64Var(&s.seed, "seed", 0, "chooses the faults; 0 means a new one")
+	f.DurationVar(&s.expiry, "expiry", time.Second, "of the lock")
+	f.Float64Var(&s.rate, "faults-per-second", 2, "how many on average; 0 means none")
+	f.BoolVar(&s.lossy, "lossy", true, "let the primary forget: restart it empty, and promote a replica that missed writes")
+	f.StringVar(&s.mssql, "mssql", os.Getenv("LOKI_TEST_MSSQL_DSN"), "`DSN` of a SQL Server to be the secondary instead of a second redis-server; LOKI_TEST_MSSQL_DSN is the default")
+	f.StringVar(&s.history, "history", "", "write the history to this `file`, as JSON lines")
+	f.StringVar(&s.svg, "svg", "", "draw the picture to this `file`; by default lokiprove.svg in a new temporary folder")
+	f.StringVar(&s.judge, "judge", "", "judge and draw the history in this `file` instead of making one")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	if f.NArg() > 0 {
+		return s, fmt.Errorf("%q is no flag: all settings are flags, see -help", f.Arg(0))
+	}
+	for s.seed == 0 {
+		s.seed = rand.Uint64N(1_000_000) // short enough to be typed
+	}
+	if err := s.validate(); err != nil {
+		return s, err
+	}
+	if s.svg == "" {
+		dir, err := os.MkdirTemp("", "lokiprove-")
+		if err != nil {
+			return s, err
+		}
+		s.svg = filepath.Join(dir, "lokiprove.svg")
+	}
+	return s, nil
+}
+
+func (s settings) validate() error {
+	var mistakes []error
+	add := func(wrong bool, format string, args ...any) {
+		if wrong {
+			mistakes = append(mistakes, fmt.Errorf(format, args...))
+		}
+	}
+	add(s.mode != referee.Async && s.mode != referee.Sync && s.mode != referee.Alone, "-mode %q is none: use async, sync or alone", s.mode)
+	add(s.workers < 2 || s.workers > maxWorkers, "-workers %d: there must be 2 to %d of them", s.workers, maxWorkers)
+	add(s.expiry < minExpiry || s.expiry > loki.MaxExpiry, "-expiry %v: it must be at least %v", s.expiry, minExpiry)
+	add(s.rate < 0 || s.rate > 20, "-faults-per-second %v: it must be between 0 and 20", s.rate)
+	add(s.length < (tail+1)*s.expiry, "-for %v: the last %v are without faults, and %v more are needed", s.length, tail*s.expiry, s.expiry)
+	add(s.mode == referee.Alone && s.mssql != "" && s.mssql != os.Getenv("LOKI_TEST_MSSQL_DSN"), "-mssql is a secondary, and -mode alone has none")
+	return errors.Join(mistakes...)
+}
+
+// maxFault is how long a fault lasts at most.
+func (s settings) maxFault() time.Duration { return 3 * s.expiry }
+
+func (s settings) forReferee() *referee.Setting {
+	stores := "redis-server, a replica of it, and a redis-server as secondary"
+	switch {
+	case s.mode == referee.Alone:
+		stores = "redis-server and a replica of it"
+	case s.mssql != "":
+		stores = "redis-server, a replica of it, and SQL Server as secondary"
+	}
+	return &referee.Setting{
+		Mode: s.mode, Expiry: s.expiry, Workers: s.workers, Seed: s.seed, Lossy: s.lossy, MaxFault: s.maxFault(), Stores: stores,
+	}
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/cmd/lokiprove/referee"
+	"github.com/lokilock/loki/mssqlhandler"
+	"github.com/lokilock/loki/redishandler"
+)
+
+// closeLimit is how long a worker's Close may take once everything is well.
+const closeLimit = 10 * time.Second
+
+// assignment is what a worker is told.
+type assignment struct {
+	Worker, Life int
+	Key, Mode    string
+	Expiry       time.Duration
+	Seed         uint64
+	Origin       time.Duration // the monotonic clock at the beginning of the proof
+	Primary      string        // the address of its proxy
+	Secondary    string        // likewise, or a DSN that leads there
+	MSSQL        bool
+}
+
+// worker is a process that wants the lock again and again.
+type worker struct {
+	assignment
+	rand   *rand.Rand
+	locker *loki.Locker
+
+	mu  sync.Mutex // one line at a time
+	out io.Writer  // unbuffered: what is written has been told, also if the process is killed the next moment
+}
+
+// workerMain is the main of a process that is a worker. It ends when its standard input does.
+func workerMain(config string) int {
+	redis.SetLogger(silence{})
+	w := &worker{out: os.Stdout}
+	if err := json.Unmarshal([]byte(config), &w.assignment); err != nil {
+		fmt.Fprintln(os.Stderr, "the assignment is not readable:", err)
+		return exitNoProof
+	}
+	w.rand = rand.New(rand.NewPCG(w.Seed, uint64(w.Worker)<<32|uint64(w.Life)))
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	err := w.open()
+	if err == nil {
+		for call := 1; ctx.Err() == nil; call++ {
+			w.call(ctx, call)
+			w.pause(ctx, w.upTo(0.4))
+		}
+		closing, stop := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+		defer stop()
+		err = w.locker.Close(closing)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitBroken
+	}
+	return 0
+}
+
+func (w *worker) open() error {
+	// Clients as most services have them: with the defaults.
+	config := loki.Config{
+		ServiceKey: w.Key, Holder: fmt.Sprintf("worker %d, life %d", w.Worker, w.Life),
+		Primary: &witness{referee.Primary, redishandler.New(redis.NewClient(&redis.Options{Addr: w.Primary})), w.tell},
+		Observer: func(_ context.Context, e loki.Event) {
+			r := referee.Record{What: referee.Told, Store: e.Handler, Op: e.Op, Kind: string(e.Kind)}
+			if e.Err != nil {
+				r.Text = e.Err.Error()
+			}
+			w.tell(r)
+		},
+	}
+	switch {
+	case w.Mode == referee.Alone:
+	case w.MSSQL:
+		handler, err := mssqlhandler.Open(w.Secondary)
+		if err != nil {
+			return err
+		}
+		config.Secondary = &witness{referee.Secondary, handler, w.tell}
+	default:
+		config.Secondary = &witness{referee.Secondary, redishandler.New(redis.NewClient(&redis.Options{Addr: w.Secondary})), w.tell}
+	}
+	if w.Mode == referee.Sync {
+		config.Mirror = loki.MirrorSync
+	}
+	locker, err := loki.New(config)
+	w.locker = locker
+	return err
+}
+
+// errOwn is what a closure returns now and then.
+var errOwn = errors.New("the closure's own error")
+
+// call asks for the lock once, in one of the ways there are.
+func (w *worker) call(quit context.Context, number int) {
+	ctx := context.WithValue(quit, callNumber{}, number)
+	var out loki.Outcome
+	opts := []loki.Option{loki.WithOutcome(&out)}
+	works, fails := w.upTo(0.6), w.rand.IntN(10) == 0
+	if w.rand.IntN(5) < 2 {
+		works = w.upTo(3)
+	}
+	switch w.rand.IntN(8) {
+	case 0, 1:
+		opts = append(opts, loki.WithWait(w.upTo(3)))
+	case 2:
+		opts = append(opts, loki.WithoutRenewal())
+	case 3:
+		limited, cancel := context.WithTimeout(ctx, w.upTo(2))
+		defer cancel()
+		ctx = limited
+	}
+
+	w.tell(referee.Record{What: referee.Asked, Call: number})
+	err := w.locker.ExecuteWithinLock(ctx, w.Expiry, func(ctx context.Context) error {
+		lease, _ := loki.LeaseFromContext(ctx)
+		w.tell(referee.Record{What: referee.Ran, Call: number, Store: out.Store, Fence: lease.Fence()})
+		w.pause(ctx, works)
+		ended := referee.Record{What: referee.Ended, Call: number}
+		var err error
+		if fails {
+			err = errOwn
+			ended.Text = err.Error()
+		}
+		w.tell(ended)
+		return err
+	}, opts...)
+	returned := referee.Record{What: referee.Returned, Call: number, OutcomeRan: out.Ran, Result: result(ctx, err), Reason: reason(err)}
+	if err != nil {
+		returned.Text = err.Error()
+	}
+	w.tell(returned)
+}
+
+// result is the line of the table in package loki that err is.
+func result(ctx context.Context, err error) string {
+	var handlerErr *loki.HandlerError
+	switch {
+	case err == nil:
+		return referee.OK
+	case errors.Is(err, loki.ErrLockLost):
+		return referee.Lost
+	case errors.Is(err, loki.ErrBusy):
+		return referee.Busy
+	case errors.Is(err, loki.ErrUnavailable):
+		return referee.Unavailable
+	case err == errOwn: //nolint:errorlint // untouched is the promise
+		return referee.Own
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return referee.CtxEnded
+	case errors.As(err, &handlerErr):
+		return referee.Refused
+	}
+	return referee.Other
+}
+
+// reason is why a lock was lost.
+func reason(err error) string {
+	switch {
+	case errors.Is(err, loki.ErrConflict):
+		return "conflict"
+	case errors.Is(err, loki.ErrNotHeld):
+		return "not held"
+	case errors.Is(err, loki.ErrExpired):
+		return "expired"
+	}
+	return ""
+}
+
+// tell writes a record. It may be called by many goroutines at once.
+func (w *worker) tell(r referee.Record) {
+	r.Worker, r.Life, r.At = w.Worker, w.Life, monotonic()-w.Origin
+	if r.Sent != 0 {
+		r.Sent -= w.Origin
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line, err := json.Marshal(r)
+	if err == nil {
+		_, err = w.out.Write(append(line, '\n'))
+	}
+	if err != nil {
+		os.Exit(exitNoProof) // nobody listens any more
+	}
+}
+
+// upTo is a random part of a number of expiries.
+func (w *worker) upTo(expiries float64) time.Duration {
+	return time.Duration(w.rand.Float64() * expiries * float64(w.Expiry))
+}
+
+func (w *worker) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// silence keeps go-redis from writing about each connection that broke: that they do is the point.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}

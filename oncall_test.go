@@ -1,0 +1,39 @@
+package loki_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/stretchr/testify/require"
+)
+
+// What the README tells a person on call to do.
+func TestOnCall_TakingALockFromItsHolder(t *testing.T) {
+	const expiry = 1500 * time.Millisecond
+	t.Run("delete the key", func(t *testing.T) {
+		t.Parallel()
+		r := startRedis(t)
+		h := hold(t, instance(t, r.handler(), nil), expiry)
+		require.NoError(t, r.direct.Del(t.Context(), "loki:{job}").Err())
+		_ = h.requireLost(loki.ErrNotHeld)
+		require.ErrorIs(t, h.end(), loki.ErrNotHeld)
+	})
+	t.Run("put somebody else in its place", func(t *testing.T) {
+		t.Parallel()
+		r, s := startRedis(t), memoryStore(t)
+		h := hold(t, instance(t, r.handler(), s), expiry)
+		s.requireRow("job")
+		require.NoError(t, r.direct.Set(t.Context(), "loki:{job}", "0 0 0 on call", 30*time.Second).Err())
+		other := loki.Claim{Key: "job", Token: "0", Holder: "on call", Expiry: 30 * time.Second, Supersedes: s.token("job")}
+		held, err := s.Lock(t.Context(), other) // in SQL, an UPDATE of the row
+		require.NoError(t, err)
+		require.True(t, held)
+		_ = h.requireLost(loki.ErrLockLost)
+		require.ErrorIs(t, h.end(), loki.ErrLockLost)
+		require.Equal(t, "0 0 0 on call", r.direct.Get(t.Context(), "loki:{job}").Val(), "what is in its place stays there")
+		holder, held := s.row("job")
+		require.True(t, held)
+		require.Equal(t, "on call", holder.ID)
+	})
+}

@@ -148,8 +148,8 @@ func (ls *Lease) checkWindow() {
 
 // whyExpired is what is known of why the window was not moved on. It is called with ls.mu held.
 func (ls *Lease) whyExpired() error {
-	if ls.failing == nil && ls.renewal && ls.ctx.Err() != nil { // %v: the loss is not the context's end
-		return fmt.Errorf("it was renewed no longer, because the context had ended: %v", context.Cause(ls.ctx))
+	if ls.failing == nil && ls.renewal && ls.ctx.Err() != nil { // the text only: the loss is not the context's end
+		return fmt.Errorf("it was renewed no longer, because the context had ended: %s", context.Cause(ls.ctx).Error())
 	}
 	return ls.failing
 }

@@ -301,7 +301,7 @@ func TestNothingIsLeftOfTenThousandRuns(t *testing.T) {
 			run()
 		}
 		synctest.Wait()
-		require.LessOrEqual(t, runtime.NumGoroutine(), before)
+		require.Less(t, runtime.NumGoroutine(), before+100, "other tests may have some, but not one for each run")
 		runtime.GC()
 		runtime.ReadMemStats(&mem)
 		require.Less(t, int64(mem.HeapObjects)-int64(objects), int64(5000), "something is kept for each run")

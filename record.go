@@ -18,7 +18,9 @@ type record struct {
 // note takes an answer to a request that may have recorded the claim for expiry, or only extended it: then there is
 // nothing unsure about a failure, since what is extended was recorded before.
 func (r *record) note(a answer, expiry time.Duration) {
-	r.silent = a.err != nil && !a.calledOff
+	if !a.calledOff {
+		r.silent = a.err != nil
+	}
 	switch {
 	case a.err != nil:
 		if a.records && (r.weak == 0 || expiry < r.weak) {

@@ -40,19 +40,22 @@ func Apply(ctx context.Context, db *sql.DB, opts ...Option) error {
 		return err
 	}
 	var failed error
+	ran := false
 	for attempt := 0; ; attempt++ {
 		unfit, err := look(ctx, db, table)
 		switch {
+		case err != nil && attempt < attempts && worthRepeating(err):
+			continue // a table that changes under the catalog's eyes, be it another's, can make it fail
 		case err != nil:
 			return fmt.Errorf("migrations: looking at %s: %w", table.Quoted(), errors.Join(err, failed))
 		case unfit == "":
 			return nil
 		case failed != nil && (attempt == attempts || !worthRepeating(failed)):
 			return explain(table, failed)
-		case failed == nil && attempt > 0:
+		case failed == nil && ran:
 			return fmt.Errorf("migrations: %s is not the table that is needed, and not one that these migrations make or take over: %s; rename it, or choose another name with WithTable", table.Quoted(), unfit)
 		}
-		failed = run(ctx, db, ups)
+		failed, ran = run(ctx, db, ups), true
 	}
 }
 

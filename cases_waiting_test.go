@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -136,20 +137,26 @@ func TestCase081_WaitingIsNoBusyLoop(t *testing.T) {
 }
 
 func testCase081(t *testing.T, r *realRedis, handler func() loki.LockHandler) {
-	const holds = 1500 * time.Millisecond
+	const window = 300 * time.Millisecond
 	a, b := instance(t, handler(), nil), instance(t, handler(), nil)
 	h := hold(t, a, 30*time.Second)
 	recorder := r.Record(t)
-	before := cpuTime(t)
 	waiter := begin(t.Context(), t, b, 30*time.Second, loki.WithWait(loki.UntilDone))
-	time.Sleep(holds)
-	spent := cpuTime(t) - before
+	// The median of five: what this process has left to do of other tests, a collection of garbage above all, falls into
+	// one or two of them, a waiter that is busy into all.
+	spent := make([]time.Duration, 5)
+	for i := range spent {
+		before := cpuTime(t)
+		time.Sleep(window)
+		spent[i] = cpuTime(t) - before
+	}
+	slices.Sort(spent)
 	commands := recorder.Sent(t)
 	waiter.requireNotStarted()
 	require.NoError(t, h.end())
 	waiter.requireStarted()
 	require.NoError(t, waiter.end())
-	require.Less(t, spent, holds/20)
+	require.Less(t, spent[len(spent)/2], window/20)
 	require.Less(t, len(commands), 20)
 	require.GreaterOrEqual(t, len(commands), 2, "it does not ask at all")
 }

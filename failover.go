@@ -116,11 +116,12 @@ func (l *Locker) confirm(ctx context.Context, ls *Lease, r request, a answer) (*
 			return nil, err
 		}
 	}
+	due := l.secondary != nil && !ls.secondary.stands // read before the first renewal can write it
 	if !ls.start() {
 		l.discard(ls)
 		return nil, &unavailableError{key: r.key, errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver))}
 	}
-	if l.secondary != nil && !ls.secondary.stands {
+	if due {
 		l.mirrorWrite(ls)
 	}
 	return ls, nil

@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -47,7 +48,7 @@ func (l *Locker) askSecondary(ctx context.Context, c Claim, limit time.Duration)
 		return <-answers // it has begun, and keeps its own deadline
 	}
 	a := answer{sent: time.Now()}
-	a.err = l.secondary.wrap(opLock, c, Unavailable(errors.New("not asked: an earlier request for the same key has not been answered")))
+	a.err = l.secondary.wrap(opLock, c, Unavailable(fmt.Errorf("not asked in time, an earlier request for the same key has not been answered: %w", context.DeadlineExceeded)))
 	if ctx.Err() != nil {
 		a.err = l.secondary.wrap(opLock, c, ctx.Err())
 	}

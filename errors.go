@@ -55,7 +55,7 @@ func IgnoreBusy(err error) error {
 // through it, in whatever the Locker returns or reports.
 type HandlerError struct {
 	Handler string // "primary" or "secondary"
-	Op      string // "lock", "extend" or "release"
+	Op      string // "lock", "extend", "release" or "notify"
 	Key     string // the key of the claim
 	Err     error  // what the handler returned
 }

@@ -12,6 +12,9 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 # For one package's tests (go test -timeout). A hang ends with every goroutine's stack, before CI's own limit ends it without.
 TIMEOUT := 10m
+# How many schedules to simulate in each of the three modes. The race detector is left out of that: it would take five times
+# as long and has seen some of them before.
+SCHEDULES := 7000
 # More flags for go test: make test TESTFLAGS='-run TestCase016 -v'
 TESTFLAGS :=
 
@@ -37,6 +40,8 @@ test: redis-server ## run every module's tests under the race detector, in rando
 		echo "LOKI_TEST_MSSQL_DSN is not set: tests that need a real SQL Server are skipped."; \
 	fi
 	$(call in-every-module,CGO_ENABLED=1 go test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./...)
+	@echo "== .: $(SCHEDULES) simulated schedules in each mode"
+	@go test -run '^TestSimulation_(Alone|Async|Sync)$$' -timeout=$(TIMEOUT) ./internal/simulation -loki.schedules=$(SCHEDULES)
 
 check: format vet tidy lint ## look for what needs no test to be seen: format, vet, tidy, lint
 

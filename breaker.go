@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/lokilock/loki/internal/jitter"
 )
 
 // A primary that is down must not make every call slow: after a failure it is asked less. These are the pauses between
@@ -48,6 +49,7 @@ type breaker struct {
 
 // breakerLook is an open breaker: for one key, or for every key.
 type breakerLook struct {
+	since time.Time
 	pause time.Duration
 	timer *time.Timer
 }
@@ -87,14 +89,14 @@ func (b *breaker) failed(ctx context.Context, key string, err error) {
 	} else if len(b.looks) >= maxBreakerKeys {
 		return
 	}
-	look := &breakerLook{pause: BreakerMinPause}
+	look := &breakerLook{since: time.Now(), pause: BreakerMinPause}
 	b.looks[key] = look
 	ctx = context.WithoutCancel(ctx)
-	look.timer = time.AfterFunc(jittered(look.pause), func() { b.look(ctx, key, look) })
+	look.timer = time.AfterFunc(jitter.Around(look.pause), func() { b.look(ctx, key, look) })
 }
 
-// answered is told that the primary has answered a question about key.
-func (b *breaker) answered(key string) {
+// answered is told that the primary has answered a question about key. ctx gives the event its values.
+func (b *breaker) answered(ctx context.Context, key string) {
 	if b == nil {
 		return
 	}
@@ -104,11 +106,15 @@ func (b *breaker) answered(key string) {
 		return
 	}
 	clear(b.failing)
-	if b.looks[everyKey] != nil {
+	look := b.looks[everyKey]
+	if look != nil {
 		b.close()
-	} else if look := b.looks[key]; look != nil {
+	} else if look = b.looks[key]; look != nil {
 		look.timer.Stop()
 		delete(b.looks, key)
+	}
+	if look != nil {
+		b.primary.events.emit(ctx, Event{Kind: KindRecovered, Handler: primaryName, Key: key, Took: time.Since(look.since)})
 	}
 }
 
@@ -141,7 +147,7 @@ func (b *breaker) look(ctx context.Context, key string, look *breakerLook) {
 	b.mu.Unlock()
 	a := b.primary.release(ctx, Claim{Key: about, Token: newToken(), Expiry: MinExpiry}, b.primary.timeout)
 	if a.err == nil || !IsUnavailable(a.err) {
-		b.answered(key)
+		b.answered(ctx, key)
 		return
 	}
 	b.mu.Lock()
@@ -151,7 +157,7 @@ func (b *breaker) look(ctx context.Context, key string, look *breakerLook) {
 	}
 	b.err = handlersOwn(a.err)
 	look.pause = min(2*look.pause, BreakerMaxPause)
-	look.timer = time.AfterFunc(jittered(look.pause), func() { b.look(ctx, key, look) })
+	look.timer = time.AfterFunc(jitter.Around(look.pause), func() { b.look(ctx, key, look) })
 }
 
 // handlersOwn is a store's error without the Locker's words around it, which would be said twice.
@@ -161,6 +167,3 @@ func handlersOwn(err error) error {
 	}
 	return err
 }
-
-// jittered is d, longer or shorter by up to an eighth.
-func jittered(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4+1) }

@@ -31,8 +31,13 @@ func TestBreaker_ADeadPrimaryMakesOnlyTheFirstCallSlow(t *testing.T) {
 		}
 		require.Greater(t, looks, 15, "it is looked at less often than BreakerMaxPause says")
 
+		require.Empty(t, r.events(loki.KindRecovered))
 		r.primaryIsBack()
 		require.Equal(t, "primary", r.requireRan(l).Store)
+		back := r.events(loki.KindRecovered)
+		require.Len(t, back, 1, "people who read of an outage want to read of its end")
+		require.Equal(t, "primary", back[0].Handler)
+		require.GreaterOrEqual(t, back[0].Took, time.Minute)
 	})
 }
 

@@ -104,6 +104,9 @@ func (c Config) validate() error {
 		add(errors.New("loki: the primary lock handler is missing: set one with SetPrimaryLockHandler or Config.Primary"))
 	}
 	add(validateHandler("the secondary lock handler", c.Secondary))
+	if p := reflect.ValueOf(c.Primary); c.Primary != nil && p.Comparable() && c.Primary == c.Secondary {
+		add(errors.New("loki: the primary and the secondary lock handler are the same one: with a single store leave the secondary out"))
+	}
 	if c.Mirror != MirrorAsync && c.Mirror != MirrorSync {
 		add(fmt.Errorf("loki: %v is not a mirror mode: use MirrorAsync or MirrorSync", c.Mirror))
 	}

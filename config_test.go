@@ -47,6 +47,7 @@ func TestBuild_Mistakes(t *testing.T) {
 		"too long encoded": {loki.Config{Primary: mem, ServiceKey: strings.Repeat("/", 200)}, "600 UTF-16 units"},
 		"surrogates":       {loki.Config{Primary: mem, ServiceKey: strings.Repeat("😀", 201)}, "402 UTF-16 units"},
 		"sync alone":       {loki.Config{Primary: mem, ServiceKey: "a", Mirror: loki.MirrorSync}, "MirrorSync needs a secondary"},
+		"one handler":      {loki.Config{Primary: mem, Secondary: mem, ServiceKey: "a"}, "are the same one"},
 		"invalid handler":  {loki.Config{Primary: invalidHandler{mem}, ServiceKey: "a"}, "the table name is empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,6 +58,12 @@ func TestBuild_Mistakes(t *testing.T) {
 	}
 	_, err := loki.New(loki.Config{Primary: mem, ServiceKey: strings.Repeat("ж", 400)})
 	require.NoError(t, err)
+	incomparable := struct {
+		loki.LockHandler
+		_ []int
+	}{LockHandler: mem}
+	_, err = loki.New(loki.Config{Primary: incomparable, Secondary: incomparable, ServiceKey: "a"})
+	require.NoError(t, err, "nobody can tell")
 }
 
 func TestSetHolder(t *testing.T) {

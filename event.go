@@ -22,6 +22,7 @@ const (
 	KindDone           EventKind = "done"             // debug: the occurrence has been run already, fn did not run
 	KindTakenBack      EventKind = "taken_back"       // debug: a claim of unknown outcome was removed from Handler, if it was there
 	KindFellBack       EventKind = "fell_back"        // warn: the primary is unavailable and the secondary was asked; of a running lease (Op is extend), it goes on by the secondary
+	KindRecovered      EventKind = "recovered"        // info: the primary answers again that was left alone after a failure, for Took
 	KindRenewFailed    EventKind = "renew_failed"     // warn: no store confirmed the lease; tried again until its window closes
 	KindMirrorFailed   EventKind = "mirror_failed"    // warn: the secondary did not record the lock; it stays due
 	KindMirrorShed     EventKind = "mirror_shed"      // warn: too many mirror writes are waiting; this one stays due
@@ -53,6 +54,8 @@ func (k EventKind) level() slog.Level {
 		return slog.LevelError
 	case KindFellBack, KindRenewFailed, KindMirrorFailed, KindMirrorShed, KindReleaseFailed, KindTakeBackFailed, KindConflict, KindDropped:
 		return slog.LevelWarn
+	case KindRecovered:
+		return slog.LevelInfo
 	}
 	return slog.LevelDebug
 }

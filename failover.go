@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
+
+	"github.com/lokilock/loki/internal/jitter"
 )
 
 var errOver = errors.New("the answer came after the lease was over")
@@ -41,13 +42,13 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	a := l.primary.lock(ctx, claim, limit)
 	impatient := a.err != nil && limit < leastPatience && time.Since(a.sent) >= limit
 	if a.err == nil {
-		l.breaker.answered(r.key)
+		l.breaker.answered(ctx, r.key)
 	}
 	if a.err == nil && !a.Held {
 		return nil, &BusyError{Key: r.key, Holder: a.HeldBy}
 	}
 	ls := l.newLease(ctx, claim, r)
-	ls.primary.note(a, r.expiry)
+	ls.primary.note(a)
 	if a.err == nil && !time.Now().Before(ls.primary.until) {
 		a.err = l.primary.wrap(opLock, claim, Unavailable(errOver))
 	}
@@ -132,10 +133,12 @@ func (l *Locker) confirm(ctx context.Context, ls *Lease, r request, a answer) (*
 func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 	rowDecides := l.mode == MirrorSync
 	var refusedUntil time.Time
+	var refusedBy Holder
 	for {
 		c := ls.claim
+		var ends time.Time
 		if !rowDecides { // which otherwise has the full expiry: see renewSync
-			c.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))
+			ends = ls.confirmed.Add(c.Expiry)
 		}
 		c.Supersedes = ls.supersedes
 		limit := min(untilLimit(r.limit), time.Until(ls.end))
@@ -148,8 +151,8 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 				limit = min(limit, time.Until(deadline)/2)
 			}
 		}
-		a := l.askSecondary(ctx, c, limit)
-		ls.secondary.note(a, c.Expiry)
+		a := l.askSecondary(ctx, c, ends, limit)
+		ls.secondary.note(a)
 		switch {
 		case ctx.Err() != nil:
 			return newEndedError(ctx, r.key)
@@ -163,25 +166,33 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 			l.events.emit(ctx, Event{Kind: KindMirrorFailed, Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err})
 			ls.mirroring.failed, ls.mirroring.pause = true, failedPause
 			return nil
+		case IsUnavailable(a.err) && !refusedUntil.IsZero() && untilLimit(r.limit) <= 0:
+			return l.yield(ctx, ls, refusedBy) // the caller's time is up, and this is what the secondary said in it
 		case IsUnavailable(a.err):
 			return &unavailableError{key: r.key, errs: a.err}
 		case a.err != nil:
 			return &mistakeError{key: r.key, errs: a.err}
 		}
+		refusedBy = a.HeldBy
 		if refusedUntil.IsZero() {
 			refusedUntil = a.sent.Add(patience(a))
 		}
-		if left := min(time.Until(refusedUntil), untilLimit(r.limit), time.Until(ls.end)); left <= refusedPause {
-			l.doubts.raise(c.Key)
-			conflict := conflictWith(a.HeldBy)
-			ls.yielded = true
-			l.events.emit(ctx, Event{Kind: KindConflict, Handler: secondaryName, Op: opLock, Key: c.Key, Err: conflict})
-			return &BusyError{Key: r.key, Holder: a.HeldBy, err: conflict}
+		if left := min(time.Until(refusedUntil), untilLimit(r.limit), time.Until(ls.end)); left <= refusedPause*5/4 {
+			return l.yield(ctx, ls, refusedBy)
 		}
-		if !sleep(ctx, refusedPause+rand.N(refusedPause/4)) {
+		if !sleep(ctx, refusedPause+jitter.UpTo(refusedPause/4)) {
 			return newEndedError(ctx, r.key)
 		}
 	}
+}
+
+// yield is what a lease comes to that has the primary while the secondary knows another holder.
+func (l *Locker) yield(ctx context.Context, ls *Lease, to Holder) error {
+	l.doubts.raise(ls.claim.Key)
+	ls.yielded = true
+	conflict := conflictWith(to)
+	l.events.emit(ctx, Event{Kind: KindConflict, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: conflict})
+	return &BusyError{Key: ls.claim.Key, Holder: to, err: conflict}
 }
 
 // fallBack lets the secondary decide, because the primary is unavailable. What the primary may have recorded all the
@@ -195,8 +206,8 @@ func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr 
 		l.events.emit(ctx, Event{Kind: KindFellBack, Handler: primaryName, Op: opLock, Key: r.key, Err: primaryErr})
 	}
 	ls.store, ls.lives = secondaryName, secondaryName
-	a := l.askSecondary(ctx, ls.claim, min(untilLimit(r.limit), r.expiry-Margin(r.expiry)))
-	ls.secondary.note(a, r.expiry)
+	a := l.askSecondary(ctx, ls.claim, time.Time{}, min(untilLimit(r.limit), r.expiry-Margin(r.expiry)))
+	ls.secondary.note(a)
 	ls.primary.stands = false
 	if a.err == nil && a.Held {
 		ls.end, ls.confirmed, ls.claim.Fence = ls.secondary.until, a.sent, a.Fence

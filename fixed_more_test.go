@@ -123,3 +123,23 @@ func TestFixed_InterruptedListenMakesAllPoll(t *testing.T) {
 		require.Less(t, n, 600, "asks in ten minutes")
 	})
 }
+
+// A line of waiters that grows: the first in it asked once more for each that joined.
+func TestFixed_WhoJoinsTheLineMakesNobodyAsk(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		h := hold(t, r.locker(alone), time.Hour)
+		l := r.locker(alone)
+		line := []*holding{begin(t.Context(), t, l, time.Minute, loki.WithWait(time.Second))}
+		synctest.Wait()
+		asked := len(r.primary.Calls(lokitest.OpLock))
+		for range 50 {
+			line = append(line, begin(t.Context(), t, l, time.Minute, loki.WithWait(time.Second)))
+			synctest.Wait()
+		}
+		require.Len(t, r.primary.Calls(lokitest.OpLock), asked)
+		for _, w := range line {
+			require.ErrorIs(t, w.wait(), loki.ErrBusy)
+		}
+		require.NoError(t, h.end())
+	})
+}

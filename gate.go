@@ -109,7 +109,9 @@ func (g *gate) join(key string) *waiter {
 	w := &waiter{turn: make(chan error, 1)}
 	k := g.at(key)
 	k.waiters = append(k.waiters, w)
-	k.wake()
+	if len(k.waiters) == 1 { // the one who is first already looks by himself, and not once more for everybody who joins
+		k.wake()
+	}
 	return w
 }
 

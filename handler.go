@@ -70,6 +70,10 @@ type Claim struct {
 	// Quiet asks a [Notifier] not to wake anybody for the release of this claim: its holder has yielded to another,
 	// and those who wait are to back off.
 	Quiet bool
+
+	// Failed says, when the claim is released, that what ran under it did not end well: the closure returned an error,
+	// panicked, or lost its lock. It is for stores that keep a history, and changes nothing else.
+	Failed bool
 }
 
 // Grant is the answer to a claim in full.

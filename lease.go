@@ -41,6 +41,7 @@ type Lease struct {
 	looked    time.Time // until when that look may stand, or the record be missing: the lock is kept so long
 	ended     bool      // released or lost
 	lost      *lostError
+	failed    bool  // fn did not return nil
 	failing   error // of the renewals that failed since the last one that did not
 	window    *time.Timer
 	renewer   *time.Timer

@@ -89,8 +89,12 @@ func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn
 	}
 	ls.running.Store(true)
 	defer ls.running.Store(false)
+	failed := true // unless fn returns and says otherwise
 	// Deferred, not called after fn: also a panic or a Goexit gives the lock back.
 	defer func() {
+		ls.mu.Lock()
+		ls.failed = failed
+		ls.mu.Unlock()
 		if ls.finish(nil) {
 			l.settle(ls)
 		}
@@ -103,6 +107,7 @@ func (l *Locker) ExecuteWithinLock(ctx context.Context, expiry time.Duration, fn
 		}
 	}()
 	err = fn(ls.ctx)
+	failed = err != nil
 	if err == nil && r.record != "" { // while the lock is still held
 		l.recordOccurrence(ls, r.record, r.keep)
 	}

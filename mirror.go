@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
+
+	"github.com/lokilock/loki/internal/jitter"
 )
 
 const (
@@ -29,11 +30,15 @@ const (
 
 var errMirrorShed = errors.New("loki: too many mirror writes are waiting for the secondary")
 
-// askSecondary runs a request to the secondary in its turn and waits for the answer, as long as ctx and limit allow.
-func (l *Locker) askSecondary(ctx context.Context, c Claim, limit time.Duration) answer {
+// askSecondary runs a request to the secondary in its turn and waits for the answer, as long as ctx and limit allow. If
+// ends is not zero the claim is asked for until then, however long its turn is in coming: answer.expiry says for how long.
+func (l *Locker) askSecondary(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
 	deadline := time.Now().Add(min(limit, l.secondary.timeout))
 	answers := make(chan answer, 1)
 	job := l.mirror.enqueue(c.Key, &mirrorJob{run: func() {
+		if !ends.IsZero() {
+			c.Expiry = max(ceilMillisecond(time.Until(ends)), time.Millisecond)
+		}
 		answers <- l.secondary.lock(ctx, c, time.Until(deadline))
 	}}, true)
 	timer := time.NewTimer(time.Until(deadline))
@@ -47,7 +52,7 @@ func (l *Locker) askSecondary(ctx context.Context, c Claim, limit time.Duration)
 	if !l.mirror.drop(c.Key, job) {
 		return <-answers // it has begun, and keeps its own deadline
 	}
-	a := answer{sent: time.Now()}
+	a := answer{sent: time.Now(), expiry: c.Expiry}
 	a.err = l.secondary.wrap(opLock, c, Unavailable(fmt.Errorf("not asked in time, an earlier request for the same key has not been answered: %w", context.DeadlineExceeded)))
 	if ctx.Err() != nil {
 		a.err = l.secondary.wrap(opLock, c, ctx.Err())
@@ -103,7 +108,7 @@ func (l *Locker) mirrorWrite(ls *Lease) {
 
 // mirrorAgain is called with ls.mu held.
 func (l *Locker) mirrorAgain(ls *Lease, pause time.Duration) {
-	pause += rand.N(pause/4 + 1)
+	pause += jitter.UpTo(pause / 4)
 	if ls.mirroring.timer == nil {
 		ls.mirroring.timer = time.AfterFunc(pause, func() { l.mirrorWrite(ls) })
 		return
@@ -130,7 +135,7 @@ func (l *Locker) writeRow(ls *Lease) {
 
 	ls.mu.Lock()
 	ls.mirroring.job = nil
-	ls.secondary.note(a, c.Expiry)
+	ls.secondary.note(a)
 	event := Event{Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err}
 	var conflict bool
 	st := &ls.mirroring

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lokilock/loki/internal/jitter"
 )
 
 // The pauses between two tries to record an occurrence in a store that failed, and for how long it is tried.
@@ -138,7 +140,7 @@ func (p *pendingRecord) write() bool {
 		p.claim.Fence = max(p.claim.Fence, a.Fence)
 	}
 	if l.secondary != nil && !p.row {
-		a := l.askSecondary(p.ctx, p.claim, l.secondary.timeout)
+		a := l.askSecondary(p.ctx, p.claim, time.Time{}, l.secondary.timeout)
 		p.row = a.Held
 		errs = append(errs, a.err)
 	}
@@ -153,7 +155,7 @@ func (p *pendingRecord) write() bool {
 	if time.Now().Add(p.pause).After(p.until) {
 		return false
 	}
-	pause := jittered(p.pause)
+	pause := jitter.Around(p.pause)
 	p.pause *= 2
 	time.AfterFunc(pause, func() { p.write() })
 	return false

@@ -15,25 +15,25 @@ type record struct {
 	left    <-chan struct{} // closed when every request that was left behind has returned; nil if none was
 }
 
-// note takes an answer to a request that may have recorded the claim for expiry, or only extended it: then there is
-// nothing unsure about a failure, since what is extended was recorded before.
-func (r *record) note(a answer, expiry time.Duration) {
+// note takes an answer to a request that may have recorded the claim, or only extended it: then there is nothing unsure
+// about a failure, since what is extended was recorded before.
+func (r *record) note(a answer) {
 	if !a.calledOff {
 		r.silent = a.err != nil
 	}
 	switch {
 	case a.err != nil:
-		if a.records && (r.weak == 0 || expiry < r.weak) {
-			r.weak = expiry
+		if a.records && (r.weak == 0 || a.expiry < r.weak) {
+			r.weak = a.expiry
 		}
 		r.may, r.unsure = r.may || a.records, r.unsure || a.records
 	case a.Held:
-		r.may, r.stands, r.until = true, true, windowEnd(a.sent, expiry)
+		r.may, r.stands, r.until = true, true, windowEnd(a.sent, a.expiry)
 	default:
 		r.stands = false
 		return
 	}
-	if forgets := time.Now().Add(expiry); forgets.After(r.forgets) {
+	if forgets := time.Now().Add(a.expiry); forgets.After(r.forgets) {
 		r.forgets = forgets
 	}
 	if a.err != nil && a.records {

@@ -98,7 +98,9 @@ type pendingRelease struct {
 
 // newRelease is called with ls.mu held.
 func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pendingRelease {
-	return &pendingRelease{record: r, locker: l, store: s, ctx: context.WithoutCancel(ls.ctx), claim: ls.claim, keep: keep,
+	c := ls.claim
+	c.Failed = ls.failed || ls.lost != nil
+	return &pendingRelease{record: r, locker: l, store: s, ctx: context.WithoutCancel(ls.ctx), claim: c, keep: keep,
 		limit: s.timeout, pause: firstReleasePause}
 }
 
@@ -111,7 +113,7 @@ func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pend
 func (p *pendingRelease) attempt() bool {
 	a, kept := p.ask()
 	if a.err == nil && p.store == p.locker.primary {
-		p.locker.breaker.answered(p.claim.Key)
+		p.locker.breaker.answered(p.ctx, p.claim.Key)
 	}
 	switch {
 	case a.err == nil && !p.unsure:

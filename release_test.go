@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -177,4 +178,54 @@ func TestMinHoldIsKeptInBothStoresAndRetried(t *testing.T) {
 		time.Sleep(8*time.Second + 2*time.Millisecond)
 		r.requireEmpty()
 	})
+}
+
+// A store that keeps a history is told how the run ended, in the primary and in the mirror alike.
+func TestRelease_TellsWhetherTheRunFailed(t *testing.T) {
+	runs := map[string]struct {
+		failed bool
+		run    func(r *rig, l *loki.Locker)
+	}{
+		"fn returned nil": {false, func(r *rig, l *loki.Locker) { r.requireRan(l) }},
+		"fn returned an error": {true, func(r *rig, l *loki.Locker) {
+			err := l.ExecuteWithinLock(r.t.Context(), time.Minute, func(context.Context) error { return errFn })
+			require.Equal(r.t, errFn, err)
+		}},
+		"fn panicked": {true, func(r *rig, l *loki.Locker) {
+			require.PanicsWithValue(r.t, "fn", func() {
+				_ = l.ExecuteWithinLock(r.t.Context(), time.Minute, func(context.Context) error { panic("fn") })
+			})
+		}},
+		"the lock was lost": {true, func(r *rig, l *loki.Locker) {
+			err := l.ExecuteWithinLock(r.t.Context(), time.Minute, func(ctx context.Context) error {
+				r.primary.fail(errDown)
+				r.secondary.fail(errDown)
+				<-ctx.Done()
+				r.primary.heal()
+				r.secondary.heal()
+				return nil
+			})
+			require.ErrorIs(r.t, err, loki.ErrLockLost)
+		}},
+		"a lease without a closure": {false, func(r *rig, l *loki.Locker) {
+			ls, err := l.Acquire(r.t.Context(), time.Minute)
+			require.NoError(r.t, err)
+			require.NoError(r.t, ls.Release(r.t.Context()))
+		}},
+	}
+	for name, tt := range runs {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				tt.run(r, r.locker(inSync))
+				synctest.Wait()
+				for _, store := range []*testStore{r.primary, r.secondary} {
+					released := store.Calls(lokitest.OpRelease)
+					require.NotEmpty(t, released)
+					for _, call := range released {
+						require.Equal(t, tt.failed, call.Claim.Failed)
+					}
+				}
+			})
+		})
+	}
 }

@@ -171,10 +171,10 @@ func (l *Locker) renewPrimary(ctx context.Context, ls *Lease, shares int) answer
 	}
 	a := ask(ctx, ls.claim, limit)
 	ls.mu.Lock()
-	ls.primary.note(a, ls.claim.Expiry)
+	ls.primary.note(a)
 	ls.mu.Unlock()
 	if a.err == nil {
-		l.breaker.answered(ls.claim.Key)
+		l.breaker.answered(ctx, ls.claim.Key)
 	}
 	l.renewed(ls, primaryName, op, a)
 	return a
@@ -187,9 +187,9 @@ func (l *Locker) renewRow(ctx context.Context, ls *Lease) answer {
 	ls.mu.Lock()
 	limit := time.Until(ls.end)
 	ls.mu.Unlock()
-	a := l.askSecondary(ctx, c, limit)
+	a := l.askSecondary(ctx, c, time.Time{}, limit)
 	ls.mu.Lock()
-	ls.secondary.note(a, c.Expiry)
+	ls.secondary.note(a)
 	if a.err == nil && a.Held {
 		ls.mirroring.refused, ls.mirroring.failed = time.Time{}, false
 	}

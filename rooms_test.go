@@ -42,8 +42,9 @@ const handlerRule = "a handler imports the core and its own driver, and does not
 // rooms is the map of the module. The root is "loki", everything else goes by its folder.
 var rooms = map[string]room{
 	"loki": {
-		tests: []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlxModule},
-		rule:  "the core imports no handler and no driver: it does not know any store",
+		imports: []string{"internal/jitter"},
+		tests:   []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlxModule},
+		rule:    "the core imports no handler and no driver: it does not know any store",
 	},
 	"redishandler": {imports: []string{"loki", goRedis}, rule: handlerRule},
 	"mssqlhandler": {
@@ -57,8 +58,13 @@ var rooms = map[string]room{
 		tests:   []string{"mssqlhandler", sqlxModule},
 		rule:    "migrations know names and their driver, and nothing of locks",
 	},
-	"lokitest":            {imports: []string{"loki"}, rule: "the suite imports the core alone, and is the same for every handler"},
-	"internal/mssqlname":  {rule: "names become T-SQL without anybody's help"},
+	"lokitest":           {imports: []string{"loki"}, rule: "the suite imports the core alone, and is the same for every handler"},
+	"internal/mssqlname": {rule: "names become T-SQL without anybody's help"},
+	"internal/jitter":    {rule: "jitter is made of numbers and the time"},
+	"internal/simulation": {
+		imports: []string{"loki", "lokitest", "memhandler", "internal/jitter"},
+		rule:    "a simulation plays the core on stores in memory",
+	},
 	"internal/redistest":  {imports: []string{goRedis}, rule: "a Redis server for tests knows its client, and nothing of locks"},
 	"internal/faultproxy": {rule: "the proxy looks at bytes, and knows neither a protocol nor a lock"},
 }

@@ -60,8 +60,9 @@ func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration
 // answer is what a store said, or that it did not.
 type answer struct {
 	Grant
-	sent time.Time // before the request, on the monotonic clock: what a lease is counted from
-	err  error     // nil, or a *HandlerError: the outcome is unknown
+	sent   time.Time     // before the request, on the monotonic clock: what a lease is counted from
+	expiry time.Duration // for how long the claim was asked for
+	err    error         // nil, or a *HandlerError: the outcome is unknown
 
 	// left, if not nil, is closed when the call that was left behind has returned. Until then it may still take
 	// effect.
@@ -154,7 +155,7 @@ const (
 // timeout allow. Only a goroutine can be left behind, and a handler may ignore its ctx: go-redis does, as its clients
 // are configured by default.
 func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duration, f func(context.Context) (Grant, error)) answer {
-	a := answer{sent: time.Now()}
+	a := answer{sent: time.Now(), expiry: c.Expiry}
 	abandoned := &s.abandoned
 	if op == opNotify {
 		abandoned = &s.deaf
@@ -171,39 +172,29 @@ func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duratio
 	callCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 
-	type result struct {
-		grant Grant
-		err   error
-	}
-	results := make(chan result, 1)
-	left := make(chan struct{})
-	var state atomic.Int32
+	r := &reply{returned: make(chan struct{}), err: errNoReply}
 	go func() {
-		r := result{err: errors.New("the handler ended its goroutine instead of returning")}
 		defer func() {
 			if v := recover(); v != nil {
-				r = result{err: fmt.Errorf("the handler panicked: %v", v)}
+				r.err = fmt.Errorf("the handler panicked: %v", v)
 				s.events.emit(ctx, Event{Kind: KindPanic, Handler: s.name, Op: op, Key: c.Key,
 					Err: fmt.Errorf("loki: the %s handler panicked: %v\n%s", s.name, v, debug.Stack())})
 			}
-			results <- r
-			close(left)
-			if !state.CompareAndSwap(callRunning, callReturned) {
+			close(r.returned)
+			if !r.state.CompareAndSwap(callRunning, callReturned) {
 				abandoned.Add(-1)
 			}
 		}()
-		grant, err := f(callCtx)
-		r = result{grant, err}
+		r.grant, r.err = f(callCtx)
 	}()
 
-	var r result
 	select {
-	case r = <-results:
+	case <-r.returned:
 	case <-callCtx.Done():
 		// Counted before the swap, so that the goroutine cannot subtract what has not been added.
 		abandoned.Add(1)
-		if state.CompareAndSwap(callRunning, callAbandoned) {
-			a.left = left
+		if r.state.CompareAndSwap(callRunning, callAbandoned) {
+			a.left = r.returned
 			if a.calledOff = ctx.Err() != nil; a.calledOff {
 				a.err = s.wrap(op, c, ctx.Err())
 			} else {
@@ -211,16 +202,25 @@ func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duratio
 			}
 			return a
 		}
-		abandoned.Add(-1)
-		r = <-results // it answered at the last moment: that is better than not knowing
+		abandoned.Add(-1) // it answered at the last moment: that is better than not knowing
+	}
+	if r.err != nil {
+		a.err, a.calledOff = s.wrap(op, c, r.err), ctx.Err() != nil
+		return a
 	}
 	a.Grant = r.grant
-	if r.err != nil {
-		a.Grant = Grant{}
-		a.err, a.calledOff = s.wrap(op, c, r.err), ctx.Err() != nil
-	}
 	return a
 }
+
+// reply is what a handler returns, on the goroutine of the call. Who has seen returned closed may read it.
+type reply struct {
+	returned chan struct{}
+	state    atomic.Int32
+	grant    Grant
+	err      error
+}
+
+var errNoReply = errors.New("the handler ended its goroutine instead of returning")
 
 func (s *store) wrap(op string, c Claim, err error) error {
 	return &HandlerError{Handler: s.name, Op: op, Key: c.Key, Err: err}

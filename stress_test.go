@@ -122,7 +122,11 @@ func TestStress(t *testing.T) {
 			require.NoError(t, err)
 			lockers = append(lockers, l)
 		}
-		var inside [4]atomic.Int32
+		var mu sync.Mutex // guards inside: the contexts of who works under each key
+		var inside [4]map[context.Context]bool
+		for k := range inside {
+			inside[k] = make(map[context.Context]bool)
+		}
 		var wg sync.WaitGroup
 		var ran atomic.Int32
 		stop := time.Now().Add(1500 * time.Millisecond)
@@ -144,11 +148,19 @@ func TestStress(t *testing.T) {
 							return
 						}
 						ran.Add(1)
-						if inside[k].Add(1) > 1 && ctx.Err() == nil {
-							t.Error("two inside")
+						mu.Lock()
+						for other := range inside[k] {
+							// Who is still inside when its context has ended, as after Close, has no lock any more.
+							if other.Err() == nil && ctx.Err() == nil {
+								t.Error("two inside")
+							}
 						}
+						inside[k][ctx] = true
+						mu.Unlock()
 						time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
-						inside[k].Add(-1)
+						mu.Lock()
+						delete(inside[k], ctx)
+						mu.Unlock()
 					}
 					switch rand.IntN(4) {
 					case 0:

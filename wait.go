@@ -3,8 +3,9 @@ package loki
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
+
+	"github.com/lokilock/loki/internal/jitter"
 )
 
 // The pauses between two tries of a waiter, all jittered so that waiters do not march in step.
@@ -57,7 +58,12 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		case <-l.closing:
 			return nil, ErrClosed
 		}
-		if l.gate.busy(r.key) {
+		switch { // several of these may be ready: whose time is up does not ask once more, as a line of them would in turn
+		case ctx.Err() != nil:
+			return nil, l.waitOver(r.key, newEndedError(ctx, r.key))
+		case limit != nil && !time.Now().Before(r.limit):
+			return nil, l.waitOver(r.key, nil)
+		case l.gate.busy(r.key):
 			continue // the end of that hold is the next turn
 		}
 		ls, err := l.ask(ctx, r)
@@ -84,13 +90,13 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 			}
 		}
 		if frees == nil {
-			poll.Reset(jittered(pause))
+			poll.Reset(jitter.Around(pause))
 			pause = min(pause*3/2, maxPollPause)
 			continue
 		}
-		next := jittered(recheckPause)
+		next := jitter.Around(recheckPause)
 		if left := busy.Holder.Left; left > 0 && left < next { // the holder may have crashed
-			next = left + expirySlack + rand.N(expirySlack)
+			next = left + expirySlack + jitter.UpTo(expirySlack)
 		}
 		poll.Reset(next)
 	}

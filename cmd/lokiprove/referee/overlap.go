@@ -37,7 +37,7 @@ func (o Overlap) String() string {
 func (s Setting) Bound() time.Duration {
 	switch s.Mode {
 	case Async:
-		return s.Expiry + s.Expiry/2 + loki.MirrorGrace
+		return s.Expiry + s.Expiry/2 + 2*loki.MirrorGrace
 	case Alone:
 		if s.Lossy {
 			return s.Expiry

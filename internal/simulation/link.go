@@ -1,0 +1,132 @@
+package simulation
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+)
+
+// wire is one process's way to one store: a handler that has the weather's faults, and that notes what the process was
+// told. When the process has crashed nothing of it passes any more, but for what is on its way.
+type wire struct {
+	process *process
+	at      int // the store
+	faults  *lokitest.Faults
+
+	mu      sync.Mutex // guards what follows
+	weather string
+	salt    uint64
+	since   time.Duration // when that set in
+}
+
+func newWire(p *process, at int) *wire {
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at])}
+	w.set(fine, uint64(2*p.id+at))
+	return w
+}
+
+// set has the weather set in. The fault of a call is drawn from the salt, from what is asked of which claim, and from how
+// often that was asked: so that it does not depend on which of two calls at one instant comes first.
+func (w *wire) set(name string, salt uint64) {
+	w.mu.Lock()
+	if w.weather != name {
+		w.since = w.process.world.now()
+	}
+	w.weather, w.salt = name, salt
+	w.mu.Unlock()
+	type question struct {
+		op    lokitest.Op
+		claim int
+	}
+	var mu sync.Mutex // guards asked
+	asked := make(map[question]uint64)
+	fault := weather(name)
+	w.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
+		q := question{op, w.process.number(c)}
+		mu.Lock()
+		defer mu.Unlock()
+		asked[q]++
+		return fault(rand.New(rand.NewPCG(salt+uint64(op[0])<<56+uint64(q.claim)<<40, asked[q])))
+	})
+}
+
+// fineSince is when the link became fine, false if it is not.
+func (w *wire) fineSince() (time.Duration, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.since, w.weather == fine
+}
+
+// Lock is Grant told in one word.
+func (w *wire) Lock(ctx context.Context, c loki.Claim) (bool, error) {
+	g, err := w.Grant(ctx, c)
+	return g.Held, err
+}
+
+// Grant is the store's.
+func (w *wire) Grant(ctx context.Context, c loki.Claim) (g loki.Grant, err error) {
+	err = w.call(ctx, lokitest.OpLock, c, func() (bool, error) {
+		g, err = w.faults.Grant(ctx, c)
+		return g.Held, err
+	})
+	return g, err
+}
+
+// Extend is the store's.
+func (w *wire) Extend(ctx context.Context, c loki.Claim) (held bool, err error) {
+	err = w.call(ctx, lokitest.OpExtend, c, func() (bool, error) {
+		held, err = w.faults.Extend(ctx, c)
+		return held, err
+	})
+	return held, err
+}
+
+// Release is the store's.
+func (w *wire) Release(ctx context.Context, c loki.Claim) error {
+	return w.call(ctx, lokitest.OpRelease, c, func() (bool, error) { return true, w.faults.Release(ctx, c) })
+}
+
+func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func() (bool, error)) error {
+	if w.process.hasCrashed() {
+		return errDown
+	}
+	sent := w.process.world.now()
+	w.process.sends(w.at, op, c)
+	if w.haunts(ctx, op, c) {
+		return errDown
+	}
+	held, err := ask()
+	if ctx.Err() != nil { // a client sees the end of its context a moment later than the Locker does, and not sometimes earlier
+		time.Sleep(latency / 10)
+	}
+	w.process.isTold(w.at, op, c, sent, held, err, ctx.Err() == nil)
+	return err
+}
+
+// haunts reports whether a request becomes a ghost: it fails, and reaches the store when nobody knows of it any more.
+func (w *wire) haunts(ctx context.Context, op lokitest.Op, c loki.Claim) bool {
+	w.mu.Lock()
+	weather, salt := w.weather, w.salt
+	w.mu.Unlock()
+	r := rand.New(rand.NewPCG(salt, uint64(w.process.world.now())))
+	if weather != haunted || r.IntN(2) == 0 {
+		return false
+	}
+	time.Sleep(upTo(r, latency))
+	time.AfterFunc(upTo(r, latest), func() {
+		ctx, store := context.WithoutCancel(ctx), w.process.world.stores[w.at]
+		switch op {
+		case lokitest.OpLock:
+			_, _ = store.Lock(ctx, c)
+		case lokitest.OpExtend:
+			_, _ = store.Extend(ctx, c)
+		case lokitest.OpRelease:
+			_ = store.Release(ctx, c)
+		}
+	})
+	return true
+}

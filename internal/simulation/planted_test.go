@@ -1,0 +1,87 @@
+package simulation_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki/internal/simulation"
+)
+
+// planted are bugs as somebody might write them: the text in the file of the real code, and what it is replaced with.
+var planted = []struct {
+	bug      string
+	mode     simulation.Mode
+	file     string
+	old, new string
+	schedule int // how many it may take to find it
+}{
+	{"the window is counted from the reply", simulation.Async, "record.go",
+		"windowEnd(a.sent, a.expiry)", "windowEnd(time.Now(), a.expiry)", 1000},
+	{"the window does not close by itself", simulation.Alone, "lease.go",
+		"time.AfterFunc(ls.end.Sub(now), ls.checkWindow)", "time.AfterFunc(1<<62, ls.checkWindow)", 300},
+	{"a no from the primary is a yes", simulation.Alone, "failover.go",
+		"if a.err == nil && !a.Held {", "if false {", 300},
+	{"an outage looks like busy", simulation.Alone, "failover.go",
+		"return nil, &unavailableError{key: r.key, errs: a.err, impatient: impatient}", "return nil, &BusyError{Key: r.key}", 300},
+	{"a claim of unknown outcome is not taken back", simulation.Alone, "release.go",
+		"case !primary.may:", "case !primary.may || primary.unsure:", 1000},
+	{"a claim of unknown outcome is taken back once", simulation.Alone, "release.go",
+		"\tp.later()\n\treturn false\n", "\treturn false\n", 1000},
+	{"a lost lock is not released", simulation.Async, "lease.go",
+		"\t\tls.locker.settleLater(ls)\n\t}\n}\n\n// finish", "\t\tclose(ls.settled)\n\t\tls.locker.background.add(-1)\n\t}\n}\n\n// finish", 1000},
+	{"who lost the lock is not told", simulation.Async, "loki.go",
+		"err = lost.withFnError(err)", "_ = lost", 1000},
+	{"a conflict is ignored", simulation.Async, "mirror.go",
+		"conflict = time.Since(st.refused) >= st.bears", "conflict = false", 1000},
+	{"the mirror overwrites a row", simulation.Sync, "memhandler/handler.go",
+		"r.claim.Token != c.Supersedes:", "r.claim.Token != c.Supersedes && c.Fence == 0:", 1000},
+	{"a release overtakes its lock", simulation.Async, "mirror.go",
+		"l.mirror.enqueue(ls.claim.Key, &mirrorJob{background: !waited", "l.mirror.enqueue(ls.claim.Key+\"release\", &mirrorJob{background: !waited", 1000},
+	{"a mirror write is forgotten while it is under way", simulation.Async, "mirror.go",
+		"ls.secondary.may = true", "", 1000},
+	{"the row outlives its key", simulation.Async, "mirror.go",
+		"\tc.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))\n\tc.Supersedes", "\tc.Supersedes", 300},
+	{"nothing needs the row", simulation.Sync, "failover.go",
+		"case a.err != nil && !rowDecides:", "case a.err != nil:", 1000},
+	{"the row is not renewed", simulation.Sync, "renewal.go",
+		"case l.mode == MirrorSync:", "case false:", 1000},
+	{"the breaker never closes", simulation.Async, "breaker.go",
+		"if len(b.looks) == 0 {", "if true {", 300},
+}
+
+// TestSimulation_HasTeeth builds the real code with one bug at a time and sees the simulation find it.
+func TestSimulation_HasTeeth(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	for _, p := range planted {
+		t.Run(p.bug, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(root, p.file)
+			code, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, 1, strings.Count(string(code), p.old), "%s has moved on: plant the bug anew", p.file)
+			dir := t.TempDir()
+			buggy := filepath.Join(dir, "buggy.go")
+			require.NoError(t, os.WriteFile(buggy, []byte(strings.Replace(string(code), p.old, p.new, 1)), 0o600))
+			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: buggy}})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
+
+			mode := strings.ToUpper(string(p.mode[:1])) + string(p.mode[1:])
+			out, err := exec.CommandContext(t.Context(), "go", "test", "-overlay", filepath.Join(dir, "overlay.json"), "-count=1", "-vet=off",
+				"-run", "^TestSimulation_"+mode+"$", ".", fmt.Sprint("-loki.schedules=", p.schedule)).CombinedOutput()
+			require.Error(t, err, "the simulation found nothing:\n%s", out)
+			require.Contains(t, string(out), "breaks a promise", "it failed for another reason:\n%s", out)
+			_, found, _ := strings.Cut(string(out), "the schedule of ")
+			found, _, _ = strings.Cut(found, "\nThe shortest")
+			t.Log(found)
+		})
+	}
+}

@@ -1,0 +1,204 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Mode is how the stores are combined.
+type Mode string
+
+// The modes.
+const (
+	Alone Mode = "alone" // a primary that keeps what it knows, and no secondary
+	Async Mode = "async"
+	Sync  Mode = "sync"
+)
+
+// Schedule is a story: who calls when, and what happens meanwhile. It is data, so that it can be printed and shortened.
+type Schedule struct {
+	Seed   uint64
+	Mode   Mode
+	Expiry time.Duration // of every lock
+	Plans  [][]Call      // for each instance, one call after the other
+	Events []Event       // in the order of time
+}
+
+// Call is one call of ExecuteWithinLock.
+type Call struct {
+	Pause     time.Duration // before it
+	Works     time.Duration // how long fn takes unless its context ends
+	Deaf      time.Duration // how much longer it goes on when that has ended
+	Wait      time.Duration // 0: skip when busy
+	Patience  time.Duration // of the caller's context; 0: none
+	NoRenewal bool
+}
+
+// Event is something that happens to a store, to a link between an instance and a store, or to an instance.
+type Event struct {
+	At       time.Duration
+	What     string // one of the whats
+	Store    int    // primary or secondary
+	Instance int    // everybody, or one
+	Weather  string // of links: one of the weathers
+	salt     uint64 // of the draws that the weather makes, whatever became of the events before
+}
+
+const (
+	instances = 3
+
+	primary   = 0
+	secondary = 1
+	everybody = -1
+
+	link   = "link"   // Weather sets in
+	forget = "forget" // the store restarts empty
+	lose   = "lose"   // the store loses its last write, as a replica that is promoted without it
+	crash  = "crash"  // the instance is gone in the middle of whatever it does, and another takes its place
+	calm   = "calm"   // every link is fine
+)
+
+var storeNames = [...]string{primary: "primary", secondary: "secondary"}
+
+// Generate makes the schedule of a seed. Most have a short expiry and many renewals; one in four has a long one, in which
+// what is left behind in a store has the time to be seen.
+func Generate(mode Mode, seed uint64) Schedule {
+	r := rand.New(rand.NewPCG(seed, 1))
+	s := Schedule{Seed: seed, Mode: mode, Expiry: time.Second}
+	length, rest, works, gap := 12*time.Second, 400*time.Millisecond, 2500*time.Millisecond, 700*time.Millisecond
+	if r.IntN(4) == 0 {
+		s.Expiry = 30 * time.Second
+		length, rest, works, gap = 100*time.Second, 8*time.Second, 20*time.Second, 5*time.Second
+		if r.IntN(2) == 0 { // so idle that nobody sweeps up what another has left
+			length, rest, works = 5*time.Minute, 2*time.Minute, 3*time.Second
+		}
+	}
+	upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) + 1 }
+	for range instances {
+		var plan []Call
+		for at := time.Duration(0); at < length; {
+			c := Call{Pause: upTo(rest), Works: upTo(works)}
+			switch r.IntN(8) {
+			case 0, 1:
+				c.Wait = upTo(3*s.Expiry) + 10*time.Millisecond
+			case 2, 3:
+				c.NoRenewal = true
+			case 4:
+				c.Patience = upTo(works) + 10*time.Millisecond
+			case 5:
+				c.Deaf = upTo(s.Expiry)
+			}
+			plan = append(plan, c)
+			at += c.Pause + c.Works/2 // since half of them are skipped
+		}
+		s.Plans = append(s.Plans, plan)
+	}
+	for at := upTo(gap); at < length; at += upTo(gap) {
+		e := Event{At: at, What: link, Instance: everybody, Weather: weathers[r.IntN(len(weathers))].name, salt: r.Uint64()}
+		if mode != Alone {
+			e.Store = r.IntN(2)
+		}
+		switch n := r.IntN(20); {
+		case n < 4 && mode != Alone: // alone it has to keep what it knows, or there is no promise
+			e.What, e.Store = []string{forget, lose}[n%2], primary
+		case n == 4:
+			e.What, e.Instance = crash, r.IntN(instances)
+		case n < 9: // one store, as seen by all
+		case n < 15:
+			e.Instance = r.IntN(instances)
+		default:
+			e.What = calm
+		}
+		s.Events = append(s.Events, e)
+	}
+	return s
+}
+
+// Length is when the last event has happened and the last call is long over.
+func (s Schedule) Length() time.Duration {
+	var length time.Duration
+	for _, plan := range s.Plans {
+		var at time.Duration
+		for _, c := range plan {
+			at += c.Pause + c.Works
+		}
+		length = max(length, at)
+	}
+	if n := len(s.Events); n > 0 {
+		length = max(length, s.Events[n-1].At)
+	}
+	return length
+}
+
+// Size is how much there is to read.
+func (s Schedule) Size() int {
+	n := len(s.Events)
+	for _, plan := range s.Plans {
+		n += len(plan)
+	}
+	return n
+}
+
+// clone is a copy that shares nothing.
+func (s Schedule) clone() Schedule {
+	s.Events = slices.Clone(s.Events)
+	s.Plans = slices.Clone(s.Plans)
+	for i := range s.Plans {
+		s.Plans[i] = slices.Clone(s.Plans[i])
+	}
+	return s
+}
+
+// String is the schedule as a person reads it.
+func (s Schedule) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d, mode %s, expiry %v\n", s.Seed, s.Mode, s.Expiry)
+	for i, plan := range s.Plans {
+		for _, c := range plan {
+			fmt.Fprintf(&b, "  instance %d: %v\n", i, c)
+		}
+	}
+	for _, e := range s.Events {
+		fmt.Fprintf(&b, "  %12v  %v\n", e.At, e)
+	}
+	return b.String()
+}
+
+func (c Call) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "pauses %v, works %v", c.Pause, c.Works)
+	if c.Wait > 0 {
+		fmt.Fprintf(&b, ", waits up to %v", c.Wait)
+	}
+	if c.Patience > 0 {
+		fmt.Fprintf(&b, ", is called off after %v", c.Patience)
+	}
+	if c.NoRenewal {
+		b.WriteString(", is not renewed")
+	}
+	if c.Deaf > 0 {
+		fmt.Fprintf(&b, ", is deaf for %v", c.Deaf)
+	}
+	return b.String()
+}
+
+func (e Event) String() string {
+	who := "every instance"
+	if e.Instance != everybody {
+		who = fmt.Sprintf("instance %d", e.Instance)
+	}
+	switch e.What {
+	case forget:
+		return fmt.Sprintf("the %s restarts empty", storeNames[e.Store])
+	case lose:
+		return fmt.Sprintf("the %s loses its last write", storeNames[e.Store])
+	case crash:
+		return who + " crashes"
+	case calm:
+		return "every link is fine"
+	}
+	return fmt.Sprintf("from %s to the %s: %s", who, storeNames[e.Store], e.Weather)
+}

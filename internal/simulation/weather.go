@@ -1,0 +1,83 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/lokilock/loki/lokitest"
+)
+
+// errDown is what a client gets from a server that is not there.
+var errDown = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+
+const (
+	// latency is how long a request takes each way on a link that is fine, at most.
+	latency = 400 * time.Microsecond
+
+	// latest is how late a request may reach a store whose client has given it up.
+	latest = 1500 * time.Millisecond
+
+	fine = "fine"
+
+	// haunted is a link on which a request can fail and land all the same, when its connection has long gone.
+	haunted = "haunted"
+)
+
+// weathers are the states that a link can be in, each by the fault that one call meets with.
+var weathers = []struct {
+	name  string
+	fault func(r *rand.Rand) lokitest.Fault
+}{
+	{fine, clear},
+	{haunted, clear}, // and see wire.call
+	{"cut", func(r *rand.Rand) lokitest.Fault {
+		f := clear(r)
+		f.Err = errDown
+		return f
+	}},
+	{"black hole", func(*rand.Rand) lokitest.Fault {
+		return lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}
+	}},
+	{"loses replies", func(r *rand.Rand) lokitest.Fault {
+		f := clear(r)
+		f.Err, f.LostReply = errDown, r.IntN(2) == 0
+		return f
+	}},
+	{"late", func(r *rand.Rand) lokitest.Fault { // what was given up lands all the same
+		return lokitest.Fault{Before: lokitest.Pause{For: upTo(r, latest), IgnoreCtx: true}}
+	}},
+	{"slow", func(r *rand.Rand) lokitest.Fault {
+		return lokitest.Fault{Before: lokitest.Pause{For: upTo(r, 100*time.Millisecond)}, After: lokitest.Pause{For: upTo(r, 100*time.Millisecond)}}
+	}},
+	{"late replies", func(r *rand.Rand) lokitest.Fault {
+		f := clear(r)
+		f.After = lokitest.Pause{For: upTo(r, latest), IgnoreCtx: true}
+		return f
+	}},
+	{"flaky", func(r *rand.Rand) lokitest.Fault {
+		f := clear(r)
+		if r.IntN(3) == 0 {
+			f.Err, f.LostReply = errDown, r.IntN(2) == 0
+		}
+		return f
+	}},
+}
+
+// clear is a call that goes well. It takes time, and its own time, so that what happens has an order.
+func clear(r *rand.Rand) lokitest.Fault {
+	return lokitest.Fault{Before: lokitest.Pause{For: upTo(r, latency)}, After: lokitest.Pause{For: upTo(r, latency)}}
+}
+
+func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) + 1 }
+
+// weather finds one by its name.
+func weather(name string) func(*rand.Rand) lokitest.Fault {
+	for _, w := range weathers {
+		if w.name == name {
+			return w.fault
+		}
+	}
+	panic("simulation: there is no weather " + name)
+}

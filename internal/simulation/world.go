@@ -1,0 +1,251 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/jitter"
+)
+
+// key is the one lock of every simulation.
+const key = "job"
+
+// Result is what came of a schedule.
+type Result struct {
+	Breaches []string // of promises, in the order in which they were noticed
+	Story    string   // what happened, if it was to be told
+
+	Runs     []string // each run of a closure: who, from when to when, with which fence, and whether it lost its lock
+	Overlaps int      // pairs of them that ran at once
+	Lost     int      // of them that lost their lock
+	Crashes  int
+}
+
+// world is one playing of a schedule.
+type world struct {
+	schedule Schedule
+	stores   [2]*store
+	start    time.Time
+	telling  bool
+
+	mu        sync.Mutex // guards what follows; nothing else is called with it held
+	processes []*process // the living one of each instance
+	story     strings.Builder
+	breaches  []string
+	crashes   int
+	runs      []*run
+	ended     map[string]ended // claims whose call has returned
+	reached   []span           // when every instance reached the secondary
+	reaching  time.Duration    // since when every instance does, negative while one does not
+}
+
+// ended is a claim whose call has returned: when, and who made it.
+type ended struct {
+	at      time.Duration
+	process *process
+}
+
+type span struct{ from, to time.Duration }
+
+// Play plays a schedule to its end, and tells the story if asked to. A breach of a promise is no failure of t.
+func Play(t *testing.T, s Schedule, telling bool) Result {
+	t.Helper()
+	var result Result
+	synctest.Test(t, func(t *testing.T) {
+		defer jitter.Replay(s.Seed)()
+		w := &world{schedule: s, stores: [2]*store{newStore(), newStore()}, start: time.Now(), telling: telling, ended: make(map[string]ended)}
+		if err := w.play(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		result = w.judge()
+	})
+	return result
+}
+
+func (w *world) now() time.Duration { return time.Since(w.start) }
+
+func (w *world) tell(format string, args ...any) {
+	if !w.telling {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fmt.Fprintf(&w.story, "%14v  %s\n", w.now(), fmt.Sprintf(format, args...))
+}
+
+func (w *world) breach(format string, args ...any) {
+	text := fmt.Sprintf("%v: %s", w.now(), fmt.Sprintf(format, args...))
+	w.tell("BREACH: %s", text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.breaches = append(w.breaches, text)
+}
+
+func (w *world) ran(r *run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.runs = append(w.runs, r)
+}
+
+func (w *world) over(token string, p *process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended[token] = ended{w.now(), p}
+}
+
+func (w *world) process(id int) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.processes[id]
+}
+
+// play has everybody do what the schedule says, and then sees that all is well again.
+func (w *world) play(ctx context.Context) error {
+	for id := range w.schedule.Plans {
+		p, err := w.newProcess(ctx, id, 1)
+		if err != nil {
+			return err
+		}
+		w.processes = append(w.processes, p)
+	}
+	var plans, watchers sync.WaitGroup
+	for id, plan := range w.schedule.Plans {
+		plans.Go(func() {
+			for _, c := range plan {
+				time.Sleep(c.Pause)
+				w.process(id).perform(c)
+			}
+		})
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watchers.Go(func() { w.audit(watching) })
+	for _, e := range w.schedule.Events {
+		time.Sleep(e.At - w.now())
+		if err := w.happens(ctx, e); err != nil {
+			return err
+		}
+	}
+	plans.Wait()
+	if err := w.happens(ctx, Event{What: calm}); err != nil {
+		return err
+	}
+	w.requireLively(ctx)
+	for id := range w.schedule.Plans {
+		if err := w.process(id).locker.Close(ctx); err != nil {
+			return err
+		}
+	}
+	closed := w.now()
+	time.Sleep(w.settles())
+	stop()
+	watchers.Wait()
+	for i, s := range w.stores {
+		if token, held := s.holds(ctx); held && !w.isOfCrashed(token) {
+			w.breach("the %s still holds %.8s…, %v after everybody had closed", storeNames[i], token, w.now()-closed)
+		}
+	}
+	synctest.Wait()
+	return nil
+}
+
+// isOfCrashed reports whether a claim is of a process that is gone and cannot give it back.
+func (w *world) isOfCrashed(token string) bool {
+	w.mu.Lock()
+	e, ok := w.ended[token]
+	w.mu.Unlock()
+	return ok && e.process.hasCrashed()
+}
+
+// happens makes an event happen.
+func (w *world) happens(ctx context.Context, e Event) error {
+	w.tell("%v", e)
+	switch e.What {
+	case forget:
+		w.stores[e.Store].forget()
+	case lose:
+		w.stores[e.Store].lose(ctx)
+	case crash:
+		old := w.process(e.Instance)
+		old.crash()
+		w.mu.Lock()
+		w.crashes++
+		life := w.crashes + 1
+		w.mu.Unlock()
+		p, err := w.newProcess(ctx, e.Instance, life)
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		w.processes[e.Instance] = p
+		w.mu.Unlock()
+	default:
+		for id := range w.schedule.Plans {
+			for at, wire := range w.process(id).wires {
+				switch {
+				case e.What == calm:
+					wire.set(fine, uint64(w.now()))
+				case e.Store == at && (e.Instance == everybody || e.Instance == id):
+					wire.set(e.Weather, e.salt)
+				}
+			}
+		}
+	}
+	w.noteReach()
+	return nil
+}
+
+// noteReach keeps account of when every instance reaches the secondary.
+func (w *world) noteReach() {
+	all := w.schedule.Mode != Alone
+	for id := range w.schedule.Plans {
+		if wires := w.process(id).wires; all && len(wires) > secondary {
+			_, all = wires[secondary].fineSince()
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch now := w.now(); {
+	case all && w.reaching < 0:
+		w.reaching = now
+	case !all && w.reaching >= 0:
+		w.reached = append(w.reached, span{w.reaching, now})
+		w.reaching = -1
+	}
+}
+
+// requireLively sees that, with no fault left, a free key is taken by the next caller within one expiry, through the
+// primary.
+func (w *world) requireLively(ctx context.Context) {
+	time.Sleep(2 * loki.BreakerMaxPause) // the longest that a primary is left alone which is back, and an outage's last request
+	for id := range w.schedule.Plans {
+		p := w.process(id)
+		var out loki.Outcome
+		err := p.locker.ExecuteWithinLock(ctx, w.schedule.Expiry, func(context.Context) error { return nil },
+			loki.WithWait(w.schedule.Expiry+latest), loki.WithOutcome(&out))
+		switch {
+		case err != nil:
+			w.breach("%s could not have the lock although all was well: %v", p.name, err)
+		case out.Store != storeNames[primary]:
+			w.breach("%s had the lock from the %s although all was well", p.name, out.Store)
+		}
+	}
+}
+
+// sleep reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,7 +1,7 @@
 # The build. `make help` lists the targets; CONTRIBUTING.md tells more.
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format vet tidy lint fmt redis-server
+.PHONY: help test check format vet tidy lint fmt redis-server postgresql
 # One target at a time: each uses every processor by itself, and their output would mix.
 .NOTPARALLEL:
 
@@ -35,7 +35,7 @@ endef
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-test: redis-server ## run every module's tests under the race detector, in random order
+test: redis-server postgresql ## run every module's tests under the race detector, in random order
 	@if [ -z "$$LOKI_TEST_MSSQL_DSN" ]; then \
 		echo "LOKI_TEST_MSSQL_DSN is not set: tests that need a real SQL Server are skipped."; \
 	fi
@@ -67,17 +67,26 @@ $(LINT):
 	GOBIN="$(CURDIR)/.bin" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	@mv .bin/golangci-lint $@
 
-# The tests start Redis servers of their own, on free ports, and need the program alone.
+# The tests start servers of their own, on free ports, and need the programs alone.
 redis-server:
-	@command -v redis-server >/dev/null && exit 0; \
-	if [ "$$(id -u)" = 0 ]; then root=env; else root=$$(command -v sudo); fi; \
-	if [ -n "$$root" ] && command -v apt-get >/dev/null; then \
-		$$root apt-get update -qq; \
-		$$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server; \
-	elif [ -n "$$root" ] && command -v dnf >/dev/null; then $$root dnf install -y redis; \
-	elif [ -n "$$root" ] && command -v apk >/dev/null; then $$root apk add redis; \
-	elif command -v brew >/dev/null; then brew install redis; \
-	fi; \
-	command -v redis-server >/dev/null && exit 0; \
-	echo "make: the tests need redis-server, which could not be installed from here: install the package redis-server (redis, where there is none of that name) and try again" >&2; \
-	exit 1
+	$(call install-unless,command -v redis-server,redis-server,redis,redis,redis)
+
+# Debian keeps initdb out of PATH; the tests know where, and so does this.
+postgresql:
+	$(call install-unless,ls "$$(command -v initdb)" /usr/lib/postgresql/*/bin/initdb /usr/libexec/postgresql*/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q .,postgresql,postgresql-server,postgresql,postgresql)
+
+# $(call install-unless,TEST,PACKAGE OF apt-get,OF dnf,OF apk,OF brew)
+define install-unless
+@$(1) >/dev/null && exit 0; \
+if [ "$$(id -u)" = 0 ]; then root=env; else root=$$(command -v sudo); fi; \
+if [ -n "$$root" ] && command -v apt-get >/dev/null; then \
+	$$root apt-get update -qq; \
+	$$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(2); \
+elif [ -n "$$root" ] && command -v dnf >/dev/null; then $$root dnf install -y $(3); \
+elif [ -n "$$root" ] && command -v apk >/dev/null; then $$root apk add $(4); \
+elif command -v brew >/dev/null; then brew install $(5); \
+fi; \
+$(1) >/dev/null && exit 0; \
+echo "make: the tests need $@, which could not be installed from here: install the package $(2) (elsewhere $(3)) and try again" >&2; \
+exit 1
+endef

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/lokilock/loki/internal/mssqlname"
+	"github.com/lokilock/loki/internal/mssqltable"
 )
 
 // attempts is how often the migrations are run at most when others seem to run them at the same time. Each run that
@@ -28,32 +30,33 @@ const attempts = 5
 // The error of a login that may not change the schema says who has to run what. ctx bounds all of it. The database
 // stays open; the driver is go-mssqldb.
 func Apply(ctx context.Context, db *sql.DB, opts ...Option) error {
-	table, err := choose(opts)
+	chosen, err := choose(opts)
 	if db == nil {
 		err = errors.Join(err, errors.New("migrations: the database is nil"))
 	}
 	if err != nil {
 		return err
 	}
-	ups, err := upMigrations(table)
+	ups, err := upMigrations(chosen)
 	if err != nil {
 		return err
 	}
+	table := chosen.table
 	var failed error
 	ran := false
 	for attempt := 0; ; attempt++ {
-		unfit, err := look(ctx, db, table)
+		faults, err := mssqltable.Faults(ctx, db, table, chosen.history)
 		switch {
 		case err != nil && attempt < attempts && worthRepeating(err):
 			continue // a table that changes under the catalog's eyes, be it another's, can make it fail
 		case err != nil:
 			return fmt.Errorf("migrations: looking at %s: %w", table.Quoted(), errors.Join(err, failed))
-		case unfit == "":
+		case len(faults) == 0:
 			return nil
 		case failed != nil && (attempt == attempts || !worthRepeating(failed)):
 			return explain(table, failed)
 		case failed == nil && ran:
-			return fmt.Errorf("migrations: %s is not the table that is needed, and not one that these migrations make or take over: %s; rename it, or choose another name with WithTable", table.Quoted(), unfit)
+			return fmt.Errorf("migrations: %s is not the table that is needed, and not one that these migrations make or take over: %s; rename it, or choose another name with WithTable", table.Quoted(), strings.Join(faults, "; "))
 		}
 		failed, ran = run(ctx, db, ups), true
 	}

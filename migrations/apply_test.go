@@ -25,6 +25,7 @@ func TestFilesAreNumberedInPairs(t *testing.T) {
 	require.Equal(t, []string{
 		"000001_lokinet_table.down.sql", "000001_lokinet_table.up.sql",
 		"000002_exact_keys_and_claims.down.sql", "000002_exact_keys_and_claims.up.sql",
+		"000003_history.down.sql", "000003_history.up.sql",
 	}, names)
 	for _, name := range names {
 		text, err := fs.ReadFile(migrations.Files, name)
@@ -56,6 +57,13 @@ func TestScriptNamesTheChosenTable(t *testing.T) {
 	require.Equal(t, 2, strings.Count(script, "\nGO\n"))
 	require.Contains(t, script, "CREATE TABLE [dbo].[LokiLockings](")
 	require.Less(t, strings.Index(script, "-- 000001"), strings.Index(script, "-- 000002"))
+	require.NotContains(t, script, "History", "one table, unless asked for another")
+
+	script, err = migrations.Script(migrations.WithHistory(), migrations.WithTable("locks"))
+	require.NoError(t, err)
+	require.Equal(t, 3, strings.Count(script, "\nGO\n"))
+	require.Contains(t, script, "CREATE TABLE [dbo].[locksHistory](")
+	require.Contains(t, script, "CONSTRAINT [PK_locksHistory]")
 
 	script, err = migrations.Script(migrations.WithSchema("it's"), migrations.WithTable("a]b"))
 	require.NoError(t, err)
@@ -70,7 +78,7 @@ func TestChoicesThatCannotWork(t *testing.T) {
 	for says, opts := range map[string][]migrations.Option{
 		"table is empty":    {migrations.WithTable("")},
 		"schema is empty":   {migrations.WithSchema("")},
-		"at most 125":       {migrations.WithTable(strings.Repeat("t", 126))},
+		"at most 118":       {migrations.WithTable(strings.Repeat("t", 119))},
 		"control character": {migrations.WithSchema("a\x00")},
 		"option 1 is nil":   {nil},
 	} {
@@ -103,6 +111,22 @@ func TestTableIsMadeInOrder(t *testing.T) {
 	require.Len(t, s.ran, 2)
 	require.Contains(t, s.ran[0], "000001")
 	require.Equal(t, 2, s.looked)
+}
+
+func TestHistoryIsMadeOnRequest(t *testing.T) {
+	s := &stub{table: fit, history: missing}
+	s.exec = func(statement string) error {
+		if strings.Contains(statement, "000003") {
+			s.history = fitHistory
+		}
+		return nil
+	}
+	require.NoError(t, migrations.Apply(t.Context(), open(t, s)))
+	require.Empty(t, s.ran, "nobody asked for one")
+	require.NoError(t, migrations.Apply(t.Context(), open(t, s), migrations.WithHistory()))
+	require.Len(t, s.ran, 3)
+	s.history[0] = append(slices.Clone(s.history[0][:5]), int64(0))
+	require.ErrorContains(t, migrations.Apply(t.Context(), open(t, s), migrations.WithHistory()), "[dbo].[LokiLockingsHistory]: the column ServiceKey has no index")
 }
 
 // Another instance was quicker: whatever the server says then, the table is what counts.
@@ -139,8 +163,8 @@ func TestLoginWithoutTheRights(t *testing.T) {
 
 func TestTableOfSomebodyElse(t *testing.T) {
 	for says, change := range map[string]func([][]driver.Value) [][]driver.Value{
-		"no column ServiceKey":              func(r [][]driver.Value) [][]driver.Value { return r[1:] },
-		"no column Fence":                   func(r [][]driver.Value) [][]driver.Value { return r[:5] },
+		"ServiceKey is not there":           func(r [][]driver.Value) [][]driver.Value { return r[1:] },
+		"Fence is not there":                func(r [][]driver.Value) [][]driver.Value { return r[:5] },
 		"Fence is a int, not a bigint":      func(r [][]driver.Value) [][]driver.Value { r[5][1] = "int"; return r },
 		"ServiceKey is too short":           func(r [][]driver.Value) [][]driver.Value { r[0][2] = int64(100); return r },
 		"Holder is too short":               func(r [][]driver.Value) [][]driver.Value { r[3][2] = int64(100); return r },

@@ -6,8 +6,6 @@ import (
 	"embed"
 	"io/fs"
 	"strings"
-
-	"github.com/lokilock/loki/internal/mssqlname"
 )
 
 // Files are the numbered migrations, for golang-migrate and for people: NNNNNN_name.up.sql and NNNNNN_name.down.sql.
@@ -16,36 +14,39 @@ import (
 //go:embed 0*.sql
 var Files embed.FS
 
-//go:embed fit.sql
-var fitSQL string
-
 // Script returns the up migrations for sqlcmd or a query window, in order and with "GO" between them: what to hand to
 // whoever may change the schema if the application's login may not.
 func Script(opts ...Option) (string, error) {
-	table, err := choose(opts)
+	chosen, err := choose(opts)
 	if err != nil {
 		return "", err
 	}
-	ups, err := upMigrations(table)
+	ups, err := upMigrations(chosen)
 	if err != nil {
 		return "", err
 	}
 	return strings.Join(ups, "GO\n") + "GO\n", nil
 }
 
-// upMigrations are the statements that make the table, in order.
-func upMigrations(table mssqlname.Table) ([]string, error) {
+// historyUp is the migration that only a history needs.
+const historyUp = "000003_history.up.sql"
+
+// upMigrations are the statements that make what was chosen, in order.
+func upMigrations(chosen settings) ([]string, error) {
 	names, err := fs.Glob(Files, "*.up.sql") // sorted
 	if err != nil {
 		return nil, err
 	}
 	var ups []string
 	for _, name := range names {
+		if name == historyUp && !chosen.history {
+			continue
+		}
 		text, err := Files.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
-		ups = append(ups, table.Fill(string(text)))
+		ups = append(ups, chosen.table.Fill(string(text)))
 	}
 	return ups, nil
 }

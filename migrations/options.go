@@ -16,32 +16,42 @@ const (
 )
 
 // Option is a choice for [Apply] and [Script].
-type Option func(*mssqlname.Table)
+type Option func(*settings)
 
-// WithTable names the table. It is quoted as it is: one name, without the schema and without brackets. At most 125
-// UTF-16 units, so that the primary key can be named after it.
+type settings struct {
+	table   mssqlname.Table
+	history bool
+}
+
+// WithTable names the table. It is quoted as it is: one name, without the schema and without brackets. At most 118
+// UTF-16 units, so that the table of the history and the primary keys can be named after it.
 func WithTable(name string) Option {
-	return func(t *mssqlname.Table) { t.Name = name }
+	return func(s *settings) { s.table.Name = name }
 }
 
 // WithSchema names the schema that the table is in, quoted as it is. The schema has to exist.
 func WithSchema(name string) Option {
-	return func(t *mssqlname.Table) { t.Schema = name }
+	return func(s *settings) { s.table.Schema = name }
+}
+
+// WithHistory makes the second table as well, which handlers with mssqlhandler.WithHistory write to: migration 000003.
+func WithHistory() Option {
+	return func(s *settings) { s.history = true }
 }
 
 // choose applies opts to the defaults.
-func choose(opts []Option) (mssqlname.Table, error) {
-	t := mssqlname.Default()
+func choose(opts []Option) (settings, error) {
+	s := settings{table: mssqlname.Default()}
 	var mistakes []error
 	for i, o := range opts {
 		if o == nil {
 			mistakes = append(mistakes, fmt.Errorf("option %d is nil", i+1))
 			continue
 		}
-		o(&t)
+		o(&s)
 	}
-	if err := errors.Join(append(mistakes, t.Validate())...); err != nil {
-		return t, fmt.Errorf("migrations: %w", err)
+	if err := errors.Join(append(mistakes, s.table.Validate())...); err != nil {
+		return s, fmt.Errorf("migrations: %w", err)
 	}
-	return t, nil
+	return s, nil
 }

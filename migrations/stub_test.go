@@ -15,22 +15,36 @@ import (
 
 // stub is a server whose table is as table says, and whose exec decides what a migration does to it.
 type stub struct {
-	table  [][]driver.Value // what fit.sql answers
-	exec   func(statement string) error
-	looked int
-	ran    []string
-	closed int // connections that were thrown away
+	table   [][]driver.Value // what the catalog tells of it
+	history [][]driver.Value // and of the table with the claims that have ended
+	exec    func(statement string) error
+	looked  int
+	ran     []string
+	closed  int // connections that were thrown away
 }
 
-// fit is the table as it has to be, a row for each column; missing is no table.
+// fit is the table as it has to be, a row for each column, fitHistory that of the claims that have ended; missing is no
+// table.
 var (
 	fit = [][]driver.Value{
-		{"ServiceKey", "nvarchar", int64(800), "Latin1_General_BIN2", int64(1)},
-		{"CreationDate", "datetime", int64(8), "", int64(0)},
-		{"Token", "nvarchar", int64(256), "Latin1_General_BIN2", int64(0)},
-		{"Holder", "nvarchar", int64(-1), "Latin1_General_CI_AS", int64(0)},
-		{"ExpiresAt", "datetime2", int64(8), "", int64(0)},
-		{"Fence", "bigint", int64(8), "", int64(0)},
+		{"ServiceKey", "nvarchar", int64(800), "Latin1_General_BIN2", int64(1), int64(1)},
+		{"CreationDate", "datetime", int64(8), "", int64(0), int64(0)},
+		{"Token", "nvarchar", int64(256), "Latin1_General_BIN2", int64(0), int64(0)},
+		{"Holder", "nvarchar", int64(-1), "Latin1_General_CI_AS", int64(0), int64(0)},
+		{"ExpiresAt", "datetime2", int64(8), "", int64(0), int64(0)},
+		{"Fence", "bigint", int64(8), "", int64(0), int64(0)},
+	}
+	fitHistory = [][]driver.Value{
+		{"ServiceKey", "nvarchar", int64(800), "Latin1_General_BIN2", int64(0), int64(1)},
+		{"Token", "nvarchar", int64(256), "Latin1_General_BIN2", int64(0), int64(0)},
+		{"Holder", "nvarchar", int64(-1), "Latin1_General_CI_AS", int64(0), int64(0)},
+		{"CreationDate", "datetime", int64(8), "", int64(0), int64(0)},
+		{"ExpiresAt", "datetime2", int64(8), "", int64(0), int64(0)},
+		{"Fence", "bigint", int64(8), "", int64(0), int64(0)},
+		{"EndedAt", "datetime2", int64(8), "", int64(0), int64(1)},
+		{"Ending", "varchar", int64(10), "Latin1_General_CI_AS", int64(0), int64(0)},
+		{"Until", "datetime2", int64(8), "", int64(0), int64(0)},
+		{"Outcome", "varchar", int64(10), "Latin1_General_CI_AS", int64(0), int64(0)},
 	}
 	missing [][]driver.Value
 )
@@ -56,6 +70,9 @@ func (c stubConn) QueryContext(_ context.Context, statement string, _ []driver.N
 		panic("the only thing to ask is what the table looks like")
 	}
 	c.looked++
+	if strings.Contains(statement, "History") {
+		return &stubRows{rows: c.history}, nil
+	}
 	return &stubRows{rows: c.table}, nil
 }
 
@@ -73,7 +90,7 @@ func (c stubConn) Close() error              { c.closed++; return nil }
 type stubRows struct{ rows [][]driver.Value }
 
 func (r *stubRows) Columns() []string {
-	return []string{"name", "type_name", "max_length", "collation_name", "is_key"}
+	return []string{"name", "type_name", "max_length", "collation_name", "is_key", "leads"}
 }
 func (r *stubRows) Close() error { return nil }
 

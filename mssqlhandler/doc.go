@@ -12,7 +12,10 @@
 //
 // The table is the one of the .NET library LokiNet, [dbo].[LokiLockings], with a few columns more; package migrations
 // makes it, or takes over the one that is there. At run time the login needs SELECT, INSERT, UPDATE and DELETE on it and
-// nothing else. The table must have no enabled trigger for UPDATE: the statements answer with OUTPUT.
+// nothing else; [Check] says at start-up whether all is as it should be. docs/sqlserver.md in the repository has more for
+// those who run the database.
+//
+// The handler is that of package sqlhandler, with T-SQL for its dialect.
 //
 // Every operation is one round trip of statements that commit by themselves. No transaction, session setting or
 // connection is kept: a claim outlives the connection that recorded it, a pool of one is enough, and whatever the
@@ -25,7 +28,15 @@
 //
 // A row that LokiNet wrote has no token. It is busy, held by "LokiNet", until LokiNet deletes it or it is older than
 // [WithLokiNetExpiry] allows. LokiNet in turn takes every row for a lock as long as it stands in the table: also one
-// whose claim has expired, until somebody of this package has taken and released that key.
+// whose claim has expired, until somebody of this package has taken and released that key, or it is swept. LokiNet releases
+// by key alone: one whose row was taken over because it was too old deletes the row of whoever took it, who is told so at
+// the next renewal.
+//
+// # What is left, and for how long
+//
+// A release deletes the row. Rows of holders that died, whose keys nobody comes back for, are swept: each release looks at
+// the next few rows of the table and deletes those that expired more than a minute ago. With [WithHistory] each claim that
+// ends leaves a row in a second table, until that has been kept for long enough.
 //
 // # Fences
 //

@@ -1,96 +1,49 @@
 package mssqlhandler
 
-// This file is what can go wrong: what is repeated, what is an outage, what is a mistake, and what to do about it.
+// This file is what the server's errors mean: what is repeated, what is an outage, what is a mistake, and what to do
+// about it.
 
 import (
-	"context"
-	"database/sql/driver"
 	"errors"
-	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
-	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
-// The columns' lengths, in UTF-16 units. A longer key or token would be cut by the server, which is never the answer.
-const (
-	maxKey   = 400
-	maxToken = 128
-)
-
-var errNoAnswer = errors.New("the server sent no answer, which no server should: is there something between it and the driver that swallows result sets?")
-
-// do makes one call of the store. The call may be made again: every statement is right if it runs twice.
-//
-//   - A victim of a deadlock, of a lock timeout or of a snapshot conflict is repeated once: nothing was changed.
-//   - Pooled connections that died with the server, in a restart or an idle cut, fail at their first use, and the driver
-//     tells database/sql so only if the sending failed. Any that was idle may be one of those, so the call is repeated
-//     until a connection was a new one.
-func (h *Handler) do(ctx context.Context, op, key string, call func() error) error {
-	if err := h.Validate(); err != nil {
-		return err
-	}
-	err := call()
-	victim, dead := 1, 0
-	if err != nil && brokeConnection(err) {
-		dead = 1 + h.db.Stats().Idle
-	}
-	for err != nil && ctx.Err() == nil {
-		if victim > 0 && hasNumber(err, victims) {
-			victim--
-		} else if dead > 0 && brokeConnection(err) {
-			dead--
-		} else {
-			break
-		}
-		err = call()
-	}
-	return h.explain(ctx, op, key, err)
-}
-
-// explain says what happened to which key in which table, what to do about it, and whether it is an outage.
-func (h *Handler) explain(ctx context.Context, op, key string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if ended := ctx.Err(); ended != nil {
-		if errors.Is(err, ended) {
-			return err
-		}
-		return fmt.Errorf("%w: %w", ended, err) // the driver tells what became of the connection instead
-	}
-	what := fmt.Sprintf("mssqlhandler: %s of %q in %s", op, key, h.table.Quoted())
+// judge says what an error of go-mssqldb means and what to do about it.
+func judge(err error) (sqlhandler.Verdict, string) {
+	var (
+		stream mssql.StreamError
+		server mssql.ServerError
+	)
 	switch {
-	case hasNumber(err, []int32{invalidObject}):
-		return fmt.Errorf("%s: there is no such table in this database, or this login may not see it: run migrations.Apply, or name the table with WithSchema and WithTable: %w", what, err)
-	case hasNumber(err, []int32{invalidColumn}):
-		return fmt.Errorf("%s: the table is an older one: run migrations.Apply, which takes it over with its rows: %w", what, err)
-	case hasNumber(err, []int32{permissionDenied}):
-		return fmt.Errorf("%s: this login needs SELECT, INSERT, UPDATE and DELETE on the table: %w", what, err)
-	case hasNumber(err, []int32{outputWithTrigger}):
-		return fmt.Errorf("%s: the table has a trigger, which the statements cannot work with: disable it: %w", what, err)
-	case hasNumber(err, []int32{overflow}):
-		return fmt.Errorf("%s: no fence is left, a claim brought the largest there is: delete the row: %w", what, err)
-	case isOutage(err):
-		return loki.Unavailable(fmt.Errorf("%s: %w", what, err))
+	case hasNumber(err, invalidObject):
+		return sqlhandler.Mistake, "there is no such table in this database, or this login may not see it: run migrations.Apply (with migrations.WithHistory if a history is kept), or name the table with WithSchema and WithTable"
+	case hasNumber(err, invalidColumn):
+		return sqlhandler.Mistake, "the table is an older one: run migrations.Apply, which takes it over with its rows"
+	case hasNumber(err, permissionDenied):
+		return sqlhandler.Mistake, "this login needs SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history SELECT, INSERT and DELETE: mssqlhandler.Check says which GRANT is missing"
+	case hasNumber(err, overflow):
+		return sqlhandler.Mistake, "no fence is left, a claim brought the largest there is: delete the row"
+	case hasNumber(err, victims...):
+		return sqlhandler.Again, ""
+	case errors.As(err, &stream), errors.As(err, &server):
+		return sqlhandler.Broken, ""
+	case hasNumber(err, outages...), isSevere(err), isCutConnect(err):
+		return sqlhandler.Unavailable, ""
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return sqlhandler.Unknown, ""
 }
 
 // Numbers of SQL Server that are mistakes, with a sentence of their own.
 const (
-	invalidColumn     = 207
-	invalidObject     = 208
-	permissionDenied  = 229
-	outputWithTrigger = 334
-	overflow          = 8115
+	invalidColumn    = 207
+	invalidObject    = 208
+	permissionDenied = 229
+	overflow         = 8115
 )
 
 // victims lost to another session and left nothing behind.
@@ -129,30 +82,9 @@ var outages = []int32{
 
 const unfixableSeverity = 17
 
-// isOutage reports whether err means that the store cannot answer now.
-func isOutage(err error) bool {
-	return loki.IsUnavailable(err) || brokeConnection(err) || errors.Is(err, driver.ErrBadConn) ||
-		hasNumber(err, victims) || hasNumber(err, outages) || isSevere(err) || isCutConnect(err)
-}
-
-// brokeConnection reports whether err broke a connection that had been made, so that another one may work. Not being
-// able to make one is no reason to try at once again, and what database/sql calls a bad connection it has retried.
-func brokeConnection(err error) bool {
-	var dial *net.OpError
-	var resolve *net.DNSError
-	if errors.As(err, &resolve) || errors.As(err, &dial) && dial.Op == "dial" || errors.Is(err, driver.ErrBadConn) {
-		return false
-	}
-	var stream mssql.StreamError
-	var server mssql.ServerError
-	var network net.Error
-	return errors.As(err, &stream) || errors.As(err, &server) || errors.As(err, &network) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-}
-
 // hasNumber reports whether any error that the server sent has one of numbers: the reason often comes before the
 // last error, as 4060 does before 18456.
-func hasNumber(err error, numbers []int32) bool {
+func hasNumber(err error, numbers ...int32) bool {
 	var e mssql.Error // a value, not a pointer
 	if !errors.As(err, &e) {
 		return false
@@ -181,55 +113,4 @@ func isCutConnect(err error) bool {
 		}
 	}
 	return false
-}
-
-// checkClaim refuses what could not be recorded as asked.
-func checkClaim(c loki.Claim) error {
-	if err := checkHeld(c); err != nil {
-		return err
-	}
-	switch {
-	case c.Expiry <= 0 || c.Expiry > longestExpiry:
-		return fmt.Errorf("the claim's expiry is %v: it must be positive and at most %v", c.Expiry, longestExpiry)
-	case !utf8.ValidString(c.Holder):
-		return fmt.Errorf("the claim's holder %q is not valid UTF-8", c.Holder)
-	}
-	return nil
-}
-
-// checkHeld refuses a claim that no row can be of.
-func checkHeld(c loki.Claim) error {
-	mistakes := []error{checkKey(c.Key), checkToken("token", c.Token)}
-	if c.Supersedes != "" {
-		mistakes = append(mistakes, checkToken("superseded token", c.Supersedes))
-	}
-	return errors.Join(mistakes...)
-}
-
-// checkKey counts the mark that a key may get when it is stored.
-func checkKey(key string) error {
-	if strings.HasSuffix(key, " ") || strings.HasSuffix(key, endMark) {
-		return checkText("key", key, maxKey-len(endMark))
-	}
-	return checkText("key", key, maxKey)
-}
-
-func checkToken(what, token string) error {
-	if strings.HasSuffix(token, " ") {
-		return fmt.Errorf("the %s %q ends in a blank, which SQL Server ignores when it compares", what, token)
-	}
-	return checkText(what, token, maxToken)
-}
-
-// checkText refuses what the server would cut or replace.
-func checkText(what, s string, limit int) error {
-	switch {
-	case s == "":
-		return fmt.Errorf("the claim has no %s", what)
-	case !utf8.ValidString(s):
-		return fmt.Errorf("the %s %q is not valid UTF-8", what, s)
-	case len(utf16.Encode([]rune(s))) > limit:
-		return fmt.Errorf("the %s is longer than the %d UTF-16 units of its column: %q", what, limit, s)
-	}
-	return nil
 }

@@ -92,8 +92,7 @@ func TestMistakes(t *testing.T) {
 		"login":         {number(18456), "message of 18456"},
 		"table":         {number(208), "run migrations.Apply"},
 		"column":        {number(207), "run migrations.Apply"},
-		"permission":    {number(229), "needs SELECT, INSERT, UPDATE and DELETE"},
-		"trigger":       {number(334), "disable it"},
+		"permission":    {number(229), "needs SELECT, INSERT, UPDATE and DELETE on the table"},
 		"fence":         {number(8115), "no fence is left"},
 		"syntax":        {number(102), "message of 102"},
 		"certificate":   {errors.New("TLS Handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"), "unknown authority"},
@@ -209,13 +208,7 @@ func TestBrokenConnectionsAreNotTriedForEver(t *testing.T) {
 func TestBatchThatDatabaseSQLSendsTwice(t *testing.T) {
 	for op, send := range operations {
 		t.Run(op, func(t *testing.T) {
-			h, s, _ := newStub(t, first(1, driver.ErrBadConn, granted(4)))
-			switch op {
-			case "extend":
-				s.answer = first(1, driver.ErrBadConn, held(1))
-			case "inspect":
-				s.answer = first(1, driver.ErrBadConn, nothing)
-			}
+			h, s, _ := newStub(t, first(1, driver.ErrBadConn, answers[op]))
 			require.NoError(t, send(t.Context(), h))
 			sent := s.sent()
 			require.Len(t, sent, 2)
@@ -223,8 +216,6 @@ func TestBatchThatDatabaseSQLSendsTwice(t *testing.T) {
 		})
 	}
 }
-
-var nothing = []resultSet{{columns: []string{"Holder", "Since", "Until", "Left"}}}
 
 func TestErrorBehindTheAnswerCounts(t *testing.T) {
 	sets := granted(4)

@@ -36,9 +36,11 @@ const connections = 4
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if shared.db != nil {
-		if _, err := shared.db.Exec("DROP TABLE [dbo].[" + shared.table + "]"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+		for _, table := range []string{shared.table, shared.table + "History"} {
+			if _, err := shared.db.Exec("DROP TABLE [dbo].[" + table + "]"); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
 		}
 	}
 	os.Exit(code)
@@ -48,6 +50,7 @@ func TestMain(m *testing.M) {
 type store struct {
 	*mssqlhandler.Handler
 	db     *sqlx.DB
+	table  string
 	prefix string
 }
 
@@ -62,12 +65,24 @@ func newStore(t *testing.T, opts ...mssqlhandler.Option) *store {
 		shared.db.SetMaxOpenConns(connections)
 		shared.db.SetMaxIdleConns(connections)
 		shared.table = "loki_test_" + strings.ToLower(rand.Text())
-		shared.err = migrations.Apply(context.WithoutCancel(t.Context()), shared.db.DB, migrations.WithTable(shared.table))
+		shared.err = migrations.Apply(context.WithoutCancel(t.Context()), shared.db.DB, migrations.WithTable(shared.table), migrations.WithHistory())
 	})
 	require.NoError(t, shared.err)
-	s := &store{db: shared.db, prefix: rand.Text() + ":"}
+	s := &store{db: shared.db, table: shared.table, prefix: rand.Text() + ":"}
 	s.Handler = mssqlhandler.New(s.db, append(opts, mssqlhandler.WithTable(shared.table))...)
 	return s
+}
+
+// migrate makes the tables of a store that has some of its own, until the test ends.
+func (s *store) migrate(t *testing.T) {
+	t.Helper()
+	require.NoError(t, migrations.Apply(t.Context(), s.db.DB, migrations.WithTable(s.table), migrations.WithHistory()))
+	t.Cleanup(func() {
+		for _, table := range []string{s.table, s.table + "History"} {
+			_, err := shared.db.ExecContext(context.WithoutCancel(t.Context()), "DROP TABLE [dbo].["+table+"]")
+			require.NoError(t, err)
+		}
+	})
 }
 
 // newStoreOn returns a store on a pool of its own.
@@ -102,7 +117,7 @@ func (s *store) claim(key string) loki.Claim {
 	return loki.Claim{Key: s.prefix + key, Token: rand.Text(), Expiry: 30 * time.Second, Holder: "host/" + rand.Text()[:4]}
 }
 
-// exec runs a statement of the test's own. $T in it is the table.
+// exec runs a statement of the test's own. $T in it is the table, $H that of its history.
 func (s *store) exec(t *testing.T, statement string, args ...any) {
 	t.Helper()
 	_, err := shared.db.ExecContext(t.Context(), s.on(statement), args...)
@@ -110,7 +125,7 @@ func (s *store) exec(t *testing.T, statement string, args ...any) {
 }
 
 func (s *store) on(statement string) string {
-	return strings.ReplaceAll(statement, "$T", "[dbo].["+shared.table+"]")
+	return strings.NewReplacer("$T", "[dbo].["+s.table+"]", "$H", "[dbo].["+s.table+"History]").Replace(statement)
 }
 
 // get scans the first column of the first row.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki/internal/mssqlname"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
 // The table that is used unless [WithSchema] and [WithTable] say otherwise. Package migrations has the same defaults.
@@ -24,14 +25,18 @@ type Option func(*settings)
 type settings struct {
 	table          mssqlname.Table
 	lokinetSeconds int64
+	keepSeconds    int64 // of the history; none is kept if it is zero
 	mistakes       []error
+	mistake        error // all of them
 }
+
+func (s settings) keepsHistory() bool { return s.keepSeconds > 0 }
 
 // lokinetNever stands for rows of LokiNet that stay until they are deleted.
 const lokinetNever = -1
 
-// WithTable names the table. It is quoted as it is: one name, without the schema and without brackets. At most 125
-// UTF-16 units, so that the primary key can be named after it.
+// WithTable names the table. It is quoted as it is: one name, without the schema and without brackets. At most 118
+// UTF-16 units, so that the primary keys can be named after it.
 func WithTable(name string) Option {
 	return func(s *settings) { s.table.Name = name }
 }
@@ -50,12 +55,30 @@ func WithSchema(name string) Option {
 // of both writes rows that look older than they are: add the difference to d, and an hour if its zone has summer time.
 func WithLokiNetExpiry(d time.Duration) Option {
 	return func(s *settings) {
-		seconds := int64((d-1)/time.Second) + 1
+		seconds := sqlhandler.Seconds(d)
 		if d <= 0 || seconds > math.MaxInt32 {
 			s.mistakes = append(s.mistakes, fmt.Errorf("the LokiNet expiry is %v: it must be positive and at most 68 years; leave the option out to respect LokiNet's rows until they are deleted", d))
 			return
 		}
 		s.lokinetSeconds = seconds
+	}
+}
+
+// WithHistory keeps, for each claim that has ended, a row that says who held the key, from when to when and with what
+// outcome, for about keep, which is rounded up to the second. [Handler.History] reads them, and people with SQL do.
+//
+// They are in a second table, named like the first with "History" after it, which package migrations makes with
+// migrations.WithHistory, and for which the login needs SELECT, INSERT and DELETE. Each is written by the very statement
+// that ends the claim. Releases remove a few that are older than keep.
+//
+// Handlers of one table should all have the option, or none: what ends by one without it leaves no trace.
+func WithHistory(keep time.Duration) Option {
+	return func(s *settings) {
+		seconds, err := sqlhandler.KeepSeconds(keep)
+		if err != nil {
+			s.mistakes = append(s.mistakes, err)
+		}
+		s.keepSeconds = seconds
 	}
 }
 
@@ -67,6 +90,8 @@ func checkDSN(dsn string) error {
 	switch {
 	case dsn == "":
 		return errors.New("mssqlhandler: the data source name is empty")
+	case scheme == "azuresql":
+		return errors.New("mssqlhandler: the data source name starts with azuresql://: open it with the azuread package of go-mssqldb, and give the database to New")
 	case isURL && scheme != "sqlserver":
 		return fmt.Errorf("mssqlhandler: the data source name starts with %s://, it has to be sqlserver://", scheme)
 	case !isURL && !strings.Contains(dsn, "="):
@@ -76,7 +101,7 @@ func checkDSN(dsn string) error {
 }
 
 // choose applies opts to the defaults.
-func choose(opts []Option) (settings, error) {
+func choose(opts []Option) settings {
 	s := settings{table: mssqlname.Default(), lokinetSeconds: lokinetNever}
 	for i, o := range opts {
 		if o == nil {
@@ -88,8 +113,8 @@ func choose(opts []Option) (settings, error) {
 	if err := s.table.Validate(); err != nil {
 		s.mistakes = append(s.mistakes, err)
 	}
-	if len(s.mistakes) == 0 {
-		return s, nil
+	if len(s.mistakes) > 0 {
+		s.mistake = fmt.Errorf("mssqlhandler: %w", errors.Join(s.mistakes...))
 	}
-	return s, fmt.Errorf("mssqlhandler: %w", errors.Join(s.mistakes...))
+	return s
 }

@@ -3,7 +3,10 @@ package mssqlhandler_test
 // This file is about how a handler is made, and what is said of arguments that cannot work.
 
 import (
+	"context"
 	"math"
+	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -17,19 +20,21 @@ import (
 func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 	_, s, db := newStub(t, always(granted(1), nil))
 	for says, h := range map[string]*mssqlhandler.Handler{
-		"database is nil":            mssqlhandler.New(nil),
-		"is nil: open one":           mssqlhandler.New(&sqlx.DB{}),
-		"name of the table is empty": mssqlhandler.New(db, mssqlhandler.WithTable("")),
-		"name of the schema is":      mssqlhandler.New(db, mssqlhandler.WithSchema("")),
-		"at most 125":                mssqlhandler.New(db, mssqlhandler.WithTable(strings.Repeat("t", 126))),
-		"at most 128":                mssqlhandler.New(db, mssqlhandler.WithSchema(strings.Repeat("s", 129))),
-		"control character":          mssqlhandler.New(db, mssqlhandler.WithTable("a\nb")),
-		"not valid UTF-8":            mssqlhandler.New(db, mssqlhandler.WithTable("\xff")),
-		"LokiNet expiry is 0s":       mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(0)),
-		"LokiNet expiry is -1s":      mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(-time.Second)),
-		"at most 68 years":           mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(math.MaxInt64)),
-		"option 2 is nil":            mssqlhandler.New(db, mssqlhandler.WithTable("t"), nil),
-		"not made by New or Open":    {},
+		"database is nil":             mssqlhandler.New(nil),
+		"is nil: open one":            mssqlhandler.New(&sqlx.DB{}),
+		"name of the table is empty":  mssqlhandler.New(db, mssqlhandler.WithTable("")),
+		"name of the schema is":       mssqlhandler.New(db, mssqlhandler.WithSchema("")),
+		"at most 118":                 mssqlhandler.New(db, mssqlhandler.WithTable(strings.Repeat("t", 119))),
+		"at most 128":                 mssqlhandler.New(db, mssqlhandler.WithSchema(strings.Repeat("s", 129))),
+		"control character":           mssqlhandler.New(db, mssqlhandler.WithTable("a\nb")),
+		"not valid UTF-8":             mssqlhandler.New(db, mssqlhandler.WithTable("\xff")),
+		"LokiNet expiry is 0s":        mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(0)),
+		"LokiNet expiry is -1s":       mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(-time.Second)),
+		"at most 68 years":            mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(math.MaxInt64)),
+		"history is to be kept for 0": mssqlhandler.New(db, mssqlhandler.WithHistory(0)),
+		"history is to be kept for -": mssqlhandler.New(db, mssqlhandler.WithHistory(-time.Hour)),
+		"option 2 is nil":             mssqlhandler.New(db, mssqlhandler.WithTable("t"), nil),
+		"not made by New or Open":     {},
 	} {
 		t.Run(says, func(t *testing.T) {
 			require.ErrorContains(t, h.Validate(), says)
@@ -63,10 +68,11 @@ func TestLokiNetExpiryIsSentInSecondsRoundedUp(t *testing.T) {
 
 func TestOpenRefusesWhatCannotWork(t *testing.T) {
 	for says, open := range map[string]func() (*mssqlhandler.Handler, error){
-		"is empty":            func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("") },
-		"cannot be used":      func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("sqlserver://sa:s3cret@host:port") },
-		"has to be sqlserver": func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("postgres://sa:s3cret@host?a=b") },
-		"is neither":          func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("s3cret") },
+		"is empty":                 func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("") },
+		"cannot be used":           func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("sqlserver://sa:s3cret@host:port") },
+		"has to be sqlserver":      func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("postgres://sa:s3cret@host?a=b") },
+		"give the database to New": func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("azuresql://sa:s3cret@host") },
+		"is neither":               func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("s3cret") },
 		"name of the table is ": func() (*mssqlhandler.Handler, error) {
 			return mssqlhandler.Open("sqlserver://host", mssqlhandler.WithTable(""))
 		},
@@ -76,4 +82,25 @@ func TestOpenRefusesWhatCannotWork(t *testing.T) {
 		require.NotContains(t, err.Error(), "s3cret")
 		require.Nil(t, h, "never half a handler")
 	}
+}
+
+// Something takes the connection and says nothing: the login ends with the call, and nothing of it is left.
+func TestOpenEndsLoginsWithTheCall(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = silent.Close() })
+	h, err := mssqlhandler.Open("sqlserver://user:s3cret@" + silent.Addr().String() + "?encrypt=disable")
+	require.NoError(t, err)
+	before := runtime.NumGoroutine()
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		begun := time.Now()
+		_, err = h.Lock(ctx, claim)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.GreaterOrEqual(t, time.Since(begun), 50*time.Millisecond)
+		require.Less(t, time.Since(begun), 5*time.Second)
+	}
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 5*time.Second, 10*time.Millisecond)
+	require.NoError(t, h.Close())
 }

@@ -23,12 +23,12 @@ func TestCase059_FirstInsertRace(t *testing.T) {
 		prepare         func(key string)
 	}{
 		{"missing", 50, 1, func(string) {}},
-		{"expired", 15, 1, func(key string) {
+		{"expired", 50, 1, func(key string) {
 			c := s.claim(key)
 			s.mustGrant(t, c)
 			s.expire(t, c.Key)
 		}},
-		{"held", 5, 0, func(key string) { s.mustGrant(t, s.claim(key)) }},
+		{"held", 50, 0, func(key string) { s.mustGrant(t, s.claim(key)) }},
 	} {
 		t.Run(race.name, func(t *testing.T) {
 			for round := range race.rounds {

@@ -95,6 +95,26 @@ func TestCase045_ExpiryByTheServersClock(t *testing.T) {
 	}
 }
 
+// A grant that replaces a row draws its fence from the very moment that its expiry counts from.
+func TestServerExpiryIsExactToTheMillisecond(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := s.claim("k")
+	for _, expiry := range []time.Duration{
+		1, time.Millisecond, time.Millisecond + 1, 7 * time.Millisecond, 999 * time.Millisecond, time.Second, 1001 * time.Millisecond,
+		59999 * time.Millisecond, time.Hour + time.Millisecond, 24*24*time.Hour + 20*time.Hour + 31*time.Minute + 23*time.Second + 648*time.Millisecond, // one more than an int has
+		365*24*time.Hour + 999*time.Millisecond, loki.MaxExpiry - time.Millisecond, loki.MaxExpiry,
+	} {
+		s.exec(t, "DELETE FROM $T WHERE ServiceKey = @p1", c.Key)
+		s.exec(t, "INSERT INTO $T (ServiceKey, CreationDate, Token, ExpiresAt, Fence) VALUES (@p1, GETUTCDATE(), N'over', DATEADD(second, -1, SYSUTCDATETIME()), 1)", c.Key) // not yet to be swept
+		c.Expiry = expiry
+		fence := s.mustGrant(t, c)
+		var until int64
+		s.get(t, &until, "SELECT DATEDIFF_BIG(microsecond, '19700101', ExpiresAt) FROM $T WHERE ServiceKey = @p1", c.Key)
+		require.Equal(t, (expiry + time.Millisecond - 1).Truncate(time.Millisecond), time.Duration(until-fence)*time.Microsecond)
+	}
+}
+
 func TestServerExpiryEnds(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -159,6 +179,20 @@ func TestServerLokiNetRowsThatAreTooOldAreTaken(t *testing.T) {
 	by := s.mustBeBusy(t, s.claim("old"))
 	require.Equal(t, c.Holder, by.ID)
 	require.WithinDuration(t, by.Until.Add(-c.Expiry), by.Since, time.Second, "the date is the claim's own")
+}
+
+// LokiNet deletes by key when its job ends, whoever's the row is by then: what it deletes is not taken for held.
+func TestServerLokiNetReleasesARowThatWasTakenOver(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, mssqlhandler.WithLokiNetExpiry(time.Hour))
+	s.lokinet(t, "k", 2*time.Hour)
+	c := s.claim("k")
+	s.mustGrant(t, c)
+	s.exec(t, "DELETE FROM $T WHERE ServiceKey = @p1", c.Key)
+	held, err := s.Extend(t.Context(), c)
+	require.NoError(t, err)
+	require.False(t, held)
+	require.Zero(t, s.rows(t), "and it is not taken anew by itself")
 }
 
 // LokiNet sees a row of Loki's as one of its own: it does not insert another one.

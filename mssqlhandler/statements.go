@@ -1,20 +1,16 @@
 package mssqlhandler
 
-// This file is the statements: the SQL files made fit for one table and one driver, and their arguments.
+// This file is the dialect's statements: the SQL files made fit for one table and one driver, and their arguments.
 
 import (
-	"context"
 	"database/sql"
 	"database/sql/driver"
 	_ "embed" // the statements
-	"fmt"
-	"math"
 	"strings"
-	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
-	"github.com/lokilock/loki/internal/mssqlname"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
 var (
@@ -26,34 +22,105 @@ var (
 	releaseSQL string
 	//go:embed sql/inspect.sql
 	inspectSQL string
+	//go:embed sql/history.sql
+	historySQL string
 )
 
-// statements are what is sent. They use @p1, @p2, ... and positional arguments, which every wrapper of the driver
-// passes on, and never sqlx's bind variables: those depend on the name under which the driver was registered.
-type statements struct {
-	grant, extend, release, inspect string
-}
+// The columns' lengths, in UTF-16 units. A longer key or token would be cut by the server, which is never the answer.
+const (
+	maxKey   = 400
+	maxToken = 128
+)
 
-func newStatements(table mssqlname.Table, d driver.Driver) statements {
-	fit := func(text string) string {
-		text = table.Fill(withoutComments(text))
-		if countsPlaceholders(d) {
+// newDialect is T-SQL for one table. The statements use @p1, @p2, ... and positional arguments, which every wrapper of the
+// driver passes on, and never sqlx's bind variables: those depend on the name under which the driver was registered.
+func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
+	counts := d != nil && countsPlaceholders(d)
+	statement := func(file string, args func(sqlhandler.Call) []any) sqlhandler.Statement {
+		text := s.table.Fill(sqlhandler.Text(file, s.keepsHistory()))
+		if counts {
 			text = strings.ReplaceAll(text, "@p", "?")
 		}
-		return text
+		return sqlhandler.Statement{Text: text, Args: args}
 	}
-	return statements{grant: fit(grantSQL), extend: fit(extendSQL), release: fit(releaseSQL), inspect: fit(inspectSQL)}
+	dialect := sqlhandler.Dialect{
+		Name:      "mssqlhandler",
+		Table:     s.table.Quoted(),
+		Grant:     statement(grantSQL, s.grantArgs),
+		Extend:    statement(extendSQL, s.extendArgs),
+		Release:   statement(releaseSQL, s.releaseArgs),
+		Inspect:   statement(inspectSQL, s.inspectArgs),
+		MaxKey:    maxKey,
+		MaxToken:  maxToken,
+		StoredKey: stored,
+		Refuse:    refuse,
+		Judge:     judge,
+		Mistake:   s.mistake,
+	}
+	if s.keepsHistory() {
+		dialect.History = statement(historySQL, s.historyArgs)
+	}
+	return dialect
 }
 
-// withoutComments keeps what is meant for readers off the wire, where it would be sent with every call.
-func withoutComments(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		if code := strings.TrimSpace(line); code != "" && !strings.HasPrefix(code, "--") {
-			b.WriteString(line)
+func (s settings) grantArgs(c sqlhandler.Call) []any {
+	seconds, milliseconds := expiry(c)
+	return []any{text(c.Key), text(c.Token), text(c.Holder), seconds, milliseconds, c.Fence, text(c.Supersedes), s.lokinetSeconds, text(remembered)}
+}
+
+func (s settings) extendArgs(c sqlhandler.Call) []any {
+	seconds, milliseconds := expiry(c)
+	return []any{text(c.Key), text(c.Token), seconds, milliseconds, c.Fence}
+}
+
+func (s settings) releaseArgs(c sqlhandler.Call) []any {
+	args := []any{text(c.Key), text(c.Token), text(remembered), text(c.SweepFrom)}
+	if s.keepsHistory() {
+		failed := int64(0)
+		if c.Failed {
+			failed = 1
 		}
+		args = append(args, failed, s.keepSeconds)
 	}
-	return b.String()
+	return args
+}
+
+func (s settings) inspectArgs(c sqlhandler.Call) []any { return []any{text(c.Key), s.lokinetSeconds} }
+
+func (s settings) historyArgs(c sqlhandler.Call) []any { return []any{text(c.Key), int64(c.Limit)} }
+
+// text is a string argument. It is declared as nvarchar(max) whatever its length: declared by length, as a Go string
+// is, every length of key would compile and cache a plan of its own. The statements copy it into a variable of the
+// column's type before they compare, so that the key is sought and not scanned for.
+func text(s string) any { return mssql.NVarCharMax(s) }
+
+// expiry is the claim's in whole seconds and the milliseconds beyond them.
+func expiry(c sqlhandler.Call) (seconds, milliseconds int64) {
+	ms := sqlhandler.Milliseconds(c.Expiry)
+	return ms / 1000, ms % 1000
+}
+
+// endMark is put after a key that ends in a blank, which the server would ignore when it compares, and after one that
+// ends in the mark itself: so no two keys become one. No other key is changed, and a Locker makes none of these.
+const endMark = "\x1f"
+
+// remembered is the key of the row that release keeps fences in: no key is stored like this.
+const remembered = "fence" + endMark
+
+// stored is key as it stands in the table.
+func stored(key string) string {
+	if strings.HasSuffix(key, " ") || strings.HasSuffix(key, endMark) {
+		key += endMark
+	}
+	return key
+}
+
+// refuse says what the server would not compare as it is.
+func refuse(what, s string) string {
+	if strings.HasSuffix(what, "token") && strings.HasSuffix(s, " ") {
+		return "ends in a blank, which SQL Server ignores when it compares"
+	}
+	return ""
 }
 
 // countsPlaceholders reports whether d is go-mssqldb under its old name "mssql". That one turns ?1 into @p1 and counts
@@ -65,69 +132,4 @@ func countsPlaceholders(d driver.Driver) bool {
 	}
 	defer old.Close()
 	return d == old.Driver()
-}
-
-// text is a string argument. It is declared as nvarchar(max) whatever its length: declared by length, as a Go string
-// is, every length of key would compile and cache a plan of its own. The statements copy it into a variable of the
-// column's type before they compare, so that the key is sought and not scanned for.
-func text(s string) any { return mssql.NVarCharMax(s) }
-
-// endMark is put after a key that ends in a blank, which the server would ignore when it compares, and after one that
-// ends in the mark itself: so no two keys become one. No other key is changed, and a Locker makes none of these.
-const endMark = "\x1f"
-
-// remembered is the key of the row that release keeps fences in: no key is stored like this.
-const remembered = "fence" + endMark
-
-// stored is key as it stands in the table.
-func stored(key string) any {
-	if strings.HasSuffix(key, " ") || strings.HasSuffix(key, endMark) {
-		key += endMark
-	}
-	return text(key)
-}
-
-// expiry is d rounded up to the millisecond, as whole seconds and the milliseconds beyond them.
-func expiry(d time.Duration) (seconds, milliseconds int64) {
-	ms := int64((d-1)/time.Millisecond) + 1
-	return ms / 1000, ms % 1000
-}
-
-// longestExpiry is what fits an int of seconds.
-const longestExpiry = math.MaxInt32 * time.Second
-
-// row is what the grant and inspect statements tell.
-type row struct {
-	held         bool
-	fence        int64
-	holder       sql.NullString
-	since, until sql.NullInt64 // microseconds since 1970
-	left         sql.NullInt64 // microseconds
-}
-
-// query runs statement and scans the first row of the first result set that has one; found says whether any had.
-//
-// It reads to the end of the last result set, because that is where the driver tells of an error, and because closing
-// early would cancel the batch on the server while it is still at work.
-func query(ctx context.Context, db *sql.DB, statement string, args, dest []any) (found bool, err error) {
-	rows, err := db.QueryContext(ctx, statement, args...)
-	if err != nil {
-		return false, err
-	}
-	defer rows.Close()
-	for more := true; more; more = rows.NextResultSet() {
-		for rows.Next() {
-			if found {
-				continue
-			}
-			if err := rows.Scan(dest...); err != nil {
-				return false, fmt.Errorf("unexpected answer: %w", err)
-			}
-			found = true
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return false, err
-	}
-	return found, rows.Close()
 }

@@ -67,6 +67,15 @@ func held(n int64) []resultSet {
 	return []resultSet{{columns: []string{"Held"}, rows: [][]driver.Value{{n}}}}
 }
 
+// answers are what the server says to each operation when all is well.
+var answers = map[string][]resultSet{
+	"lock":    granted(4),
+	"grant":   granted(4),
+	"extend":  held(1),
+	"release": {{columns: []string{"Next"}, rows: [][]driver.Value{{"next"}}}},
+	"inspect": {{columns: []string{"Holder", "Since", "Until", "Left"}}},
+}
+
 // always answers every statement alike.
 func always(sets []resultSet, err error) func(int) ([]resultSet, error) {
 	return func(int) ([]resultSet, error) { return sets, err }

@@ -19,10 +19,11 @@ const (
 )
 
 const (
-	// maxName is what SQL Server allows, in UTF-16 units; primaryKeyPrefix makes the constraint's name from the
-	// table's, so that a table's name has to leave room for it.
+	// maxName is what SQL Server allows, in UTF-16 units. The names of the table of the history and of the constraints are
+	// made from the table's with these, so that a table's name has to leave room for them.
 	maxName          = 128
 	primaryKeyPrefix = "PK_"
+	historySuffix    = "History"
 )
 
 // Table says which table holds the locks.
@@ -35,30 +36,39 @@ func Default() Table { return Table{Schema: DefaultSchema, Name: DefaultTable} }
 func (t Table) Validate() error {
 	return errors.Join(
 		validate("schema", t.Schema, maxName),
-		validate("table", t.Name, maxName-len(primaryKeyPrefix)),
+		validate("table", t.Name, maxName-len(primaryKeyPrefix+historySuffix)),
 	)
 }
 
 // Quoted is the table as it stands in a statement: [schema].[table].
-func (t Table) Quoted() string { return quote(t.Schema) + "." + quote(t.Name) }
+func (t Table) Quoted() string { return Quote(t.Schema) + "." + Quote(t.Name) }
+
+// History is the table that keeps the claims which have ended.
+func (t Table) History() Table { return Table{Schema: t.Schema, Name: t.Name + historySuffix} }
 
 // Fill returns a statement that was written for the default table as one for t. The statement may name the table as
-// [dbo].[LokiLockings], its primary key as [PK_LokiLockings], and either in a string of its own, N'[dbo].[LokiLockings]',
-// but not within a longer string, where quotes in a name would have to be doubled once for each level.
+// [dbo].[LokiLockings], its primary key as [PK_LokiLockings], the history likewise with its suffix, and any of them in a
+// string of its own, N'[dbo].[LokiLockings]', but not within a longer string, where quotes in a name would have to be
+// doubled once for each level.
 func (t Table) Fill(statement string) string {
 	d := Default()
-	return strings.NewReplacer(
-		literal(d.Quoted()), literal(t.Quoted()),
-		d.Quoted(), t.Quoted(),
-		literal(d.quotedKey()), literal(t.quotedKey()),
-		d.quotedKey(), t.quotedKey(),
-	).Replace(statement)
+	var pairs []string
+	for _, names := range [][2]string{
+		{d.Quoted(), t.Quoted()},
+		{d.quotedKey(), t.quotedKey()},
+		{d.History().Quoted(), t.History().Quoted()},
+		{d.History().quotedKey(), t.History().quotedKey()},
+	} {
+		pairs = append(pairs, literal(names[0]), literal(names[1]), names[0], names[1])
+	}
+	return strings.NewReplacer(pairs...).Replace(statement)
 }
 
 // quotedKey is the name of the primary key, which is unique in the schema because the table's name is.
-func (t Table) quotedKey() string { return quote(primaryKeyPrefix + t.Name) }
+func (t Table) quotedKey() string { return Quote(primaryKeyPrefix + t.Name) }
 
-func quote(name string) string { return "[" + strings.ReplaceAll(name, "]", "]]") + "]" }
+// Quote is a name as it stands in a statement: [name].
+func Quote(name string) string { return "[" + strings.ReplaceAll(name, "]", "]]") + "]" }
 
 func literal(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
 

@@ -4,18 +4,22 @@
 -- (one int of milliseconds ends at 24.8 days), @p6 the floor of the fence, @p7 the token superseded or '', @p8 the
 -- seconds after which a row without a token is over, or -1 for never, @p9 the key under which release remembers fences.
 --
--- Result: one row, in the last result set; those before it are empty: Held, Fence, Holder, Since, Until, Left. Times are
--- microseconds, since 1970 and from now, so that no driver setting can move them to another time zone. Not held and no
--- Holder: whoever held it was gone when the row was read, which is still an answer.
+-- Result: one row: Held, Fence, Holder, Since, Until, Left. Times are microseconds, since 1970 and from now, so that no
+-- driver setting can move them to another time zone. Not held and no Holder: whoever held it was gone when the row was
+-- read, which is still an answer.
 --
 -- Atomic: each statement commits by itself and is right by itself; nothing here needs a transaction, a hint or an
 -- isolation level, and a batch that is cut off, or sent twice, leaves nothing half done. The UPDATE decides for a key
 -- that has a row, the primary key for one that has none. Of two UPDATEs of one expired row the second waits for the
 -- row, then looks at its predicate again, sees a live claim of another token and changes nothing: so it is under READ
--- COMMITTED, with and without row versioning. Under SNAPSHOT it fails with 3960 instead and is repeated.
+-- COMMITTED, with and without row versioning. Under SNAPSHOT it fails with 3960 instead and is repeated. The claim that
+-- is replaced gets into the history by the UPDATE itself.
 --
 -- @now is read once, before any waiting: a batch that had to wait takes fewer rows for expired and promises less, never
 -- more.
+--
+-- Everything stands in one TRY: a batch would go on after an error of one statement, for which the login has no right,
+-- say, and record what has failed already.
 DECLARE @key nvarchar(400) = @p1, @token nvarchar(128) = @p2, @holder nvarchar(max) = @p3,
         @seconds int = @p4, @milliseconds int = @p5, @floor bigint = @p6, @supersedes nvarchar(128) = @p7,
         @lokinetSeconds int = @p8, @remembered nvarchar(400) = @p9;
@@ -25,75 +29,90 @@ DECLARE @until datetime2(7) = DATEADD(millisecond, @milliseconds, DATEADD(second
 DECLARE @fence bigint = CASE WHEN @floor > @clock THEN @floor ELSE @clock END,
         @lokinetOver datetime2(7) = CASE WHEN @lokinetSeconds >= 0 THEN
             DATEADD(second, -@lokinetSeconds, CASE WHEN @local < @now THEN @local ELSE @now END) END,
-        @last bigint, @held int = 0, @tries int = 0,
+        @last bigint, @held int = 0, @inserted int = 0, @tries int = 0,
         @found int, @mine int, @heldBy nvarchar(max), @since bigint, @heldUntil bigint, @left bigint;
 
--- A second pass is for a row that came or went between two statements: then the row decides after all. Who meets that
--- three times in a row is told that the key is busy, as it has been.
-WHILE @tries < 3
-BEGIN
-    SET @tries = @tries + 1;
-
-    -- The same claim again, while it holds, keeps its fence and its date; anything else is a new grant.
-    UPDATE [dbo].[LokiLockings]
-    SET [Token] = @token,
-        [Holder] = @holder,
-        [ExpiresAt] = @until,
-        [CreationDate] = CASE WHEN [Token] = @token AND [ExpiresAt] > @now THEN [CreationDate] ELSE @now END,
-        [Fence] = CASE
-            WHEN [Token] = @token AND [ExpiresAt] > @now THEN CASE WHEN [Fence] < @floor THEN @floor ELSE [Fence] END
-            WHEN [Fence] >= @fence THEN [Fence] + 1
-            ELSE @fence END
-    OUTPUT 1 AS [Held], inserted.[Fence] AS [Fence], NULL AS [Holder], NULL AS [Since], NULL AS [Until],
-        NULL AS [Left]
-    WHERE [ServiceKey] = @key
-        AND ([Token] = @token
-            OR [ExpiresAt] <= @now
-            OR [Token] = @supersedes
-            OR ([Token] IS NULL AND [CreationDate] <= @lokinetOver));
-    IF @@ROWCOUNT > 0 RETURN;
-
-    -- Looking first spares a busy key a failing INSERT, which costs the server more than an answer.
-    SET @found = 0;
-    SELECT @found = 1, @mine = CASE WHEN [Token] = @token THEN 1 ELSE 0 END,
-        @heldBy = CASE WHEN [Token] IS NULL THEN N'LokiNet' ELSE [Holder] END,
-        @since = CASE WHEN [Token] IS NOT NULL THEN DATEDIFF_BIG(microsecond, '19700101', [CreationDate]) END,
-        @heldUntil = DATEDIFF_BIG(microsecond, '19700101', [ExpiresAt]),
-        @left = DATEDIFF_BIG(microsecond, SYSUTCDATETIME(), [ExpiresAt])
-    FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key;
-    -- Ours is this very claim, sent twice and recorded just now.
-    IF @found = 1 AND @mine = 1 CONTINUE;
-    IF @found = 1 BREAK;
-    SELECT @heldBy = NULL, @since = NULL, @heldUntil = NULL, @left = NULL;
-
-    SET @now = SYSUTCDATETIME();
-    SET @clock = DATEDIFF_BIG(microsecond, '19700101', @now);
-    SET @fence = CASE WHEN @floor > @clock THEN @floor ELSE @clock END;
-    BEGIN TRY
-        INSERT INTO [dbo].[LokiLockings] ([ServiceKey], [CreationDate], [Token], [Holder], [ExpiresAt], [Fence])
-        VALUES (@key, @now, @token, @holder, @until, @fence);
-        SET @held = 1;
-        BREAK;
-    END TRY
-    BEGIN CATCH
-        -- A duplicate key: somebody else was first. That is no error.
-        IF ERROR_NUMBER() NOT IN (2627, 2601) THROW;
-    END CATCH;
-END;
-
--- The fence was drawn before the row was there. If the INSERT then waited, another claim may have been granted and
--- released in the meantime, with a larger fence; now nobody can be, so the clock, and what release remembers, is past
--- all of them. Most INSERTs take less than the millisecond and are spared a second commit.
-IF @held = 1
-BEGIN
-    SET @clock = DATEDIFF_BIG(microsecond, '19700101', SYSUTCDATETIME()) - 1000;
-    SET @last = (SELECT [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @remembered);
-    IF @clock > @fence OR @last >= @fence
+BEGIN TRY
+    -- A second pass is for a row that came or went between two statements: then the row decides after all. Who meets
+    -- that three times in a row is told that the key is busy, as it has been.
+    WHILE @tries < 3
     BEGIN
-        SET @fence = CASE WHEN @last >= @clock + 1000 THEN @last + 1 ELSE @clock + 1000 END;
-        UPDATE [dbo].[LokiLockings] SET [Fence] = @fence WHERE [ServiceKey] = @key AND [Token] = @token;
-    END;
-END;
+        SET @tries = @tries + 1;
 
-SELECT @held AS [Held], @fence AS [Fence], @heldBy AS [Holder], @since AS [Since], @heldUntil AS [Until],
-    @left AS [Left];
+        -- What is over is replaced. The fence is the table's, in full, because deleted has one too; an alias in a FROM
+        -- would do, but has servers that only speak T-SQL join the table with itself.
+        UPDATE [dbo].[LokiLockings]
+        SET [Token] = @token, [Holder] = @holder, [ExpiresAt] = @until, [CreationDate] = @now,
+            [Fence] = CASE WHEN [dbo].[LokiLockings].[Fence] >= @fence THEN [dbo].[LokiLockings].[Fence] + 1 ELSE @fence END
+        --+ OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
+        --+     deleted.[Fence], @now, 'superseded'
+        --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
+        WHERE [ServiceKey] = @key
+            AND ([ExpiresAt] <= @now
+                OR [Token] = @supersedes
+                OR ([Token] IS NULL AND [CreationDate] <= @lokinetOver));
+        IF @@ROWCOUNT > 0
+        BEGIN
+            SET @held = 1;
+            BREAK;
+        END;
+
+        -- Looking first spares a busy key a failing INSERT, which costs the server more than an answer.
+        SET @found = 0;
+        SELECT @found = 1, @mine = CASE WHEN [Token] = @token THEN 1 ELSE 0 END,
+            @heldBy = CASE WHEN [Token] IS NULL THEN N'LokiNet' ELSE [Holder] END,
+            @since = CASE WHEN [Token] IS NOT NULL THEN DATEDIFF_BIG(microsecond, '19700101', [CreationDate]) END,
+            @heldUntil = DATEDIFF_BIG(microsecond, '19700101', [ExpiresAt]),
+            @left = DATEDIFF_BIG(microsecond, SYSUTCDATETIME(), [ExpiresAt])
+        FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key;
+        IF @found = 1 AND @mine = 1
+        BEGIN
+            -- The same claim again, while it holds, keeps its fence and its date.
+            UPDATE [dbo].[LokiLockings]
+            SET [Holder] = @holder, [ExpiresAt] = @until, [Fence] = CASE WHEN [Fence] < @floor THEN @floor ELSE [Fence] END
+            WHERE [ServiceKey] = @key AND [Token] = @token AND [ExpiresAt] > @now;
+            IF @@ROWCOUNT = 0 CONTINUE;
+            SET @held = 1;
+            BREAK;
+        END;
+        IF @found = 1 BREAK;
+        SELECT @heldBy = NULL, @since = NULL, @heldUntil = NULL, @left = NULL;
+
+        SET @now = SYSUTCDATETIME();
+        SET @clock = DATEDIFF_BIG(microsecond, '19700101', @now);
+        SET @fence = CASE WHEN @floor > @clock THEN @floor ELSE @clock END;
+        BEGIN TRY
+            INSERT INTO [dbo].[LokiLockings] ([ServiceKey], [CreationDate], [Token], [Holder], [ExpiresAt], [Fence])
+            VALUES (@key, @now, @token, @holder, @until, @fence);
+            SELECT @held = 1, @inserted = 1;
+            BREAK;
+        END TRY
+        BEGIN CATCH
+            -- A duplicate key: somebody else was first. That is no error.
+            IF ERROR_NUMBER() NOT IN (2627, 2601) THROW;
+        END CATCH;
+    END;
+
+    -- The fence of a new row was drawn before the row was there. If the INSERT then waited, another claim may have been
+    -- granted and released in the meantime, with a larger fence; now nobody can be, so the clock, and what release
+    -- remembers, is past all of them. Most INSERTs take less than the millisecond and are spared a second commit.
+    IF @inserted = 1
+    BEGIN
+        SET @clock = DATEDIFF_BIG(microsecond, '19700101', SYSUTCDATETIME()) - 1000;
+        SET @last = (SELECT [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @remembered);
+        IF @clock > @fence OR @last >= @fence
+        BEGIN
+            SET @fence = CASE WHEN @last >= @clock + 1000 THEN @last + 1 ELSE @clock + 1000 END;
+            UPDATE [dbo].[LokiLockings] SET [Fence] = @fence WHERE [ServiceKey] = @key AND [Token] = @token;
+        END;
+    END
+    -- That of a row which was there is in the row. A row that is another's by now has a larger one than was drawn.
+    ELSE IF @held = 1
+        SELECT @fence = [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key AND [Token] = @token;
+
+    SELECT @held AS [Held], @fence AS [Fence], @heldBy AS [Holder], @since AS [Since], @heldUntil AS [Until],
+        @left AS [Left];
+END TRY
+BEGIN CATCH
+    THROW;
+END CATCH;

@@ -1,0 +1,158 @@
+package mssqlhandler_test
+
+// This file is about the look at the tables before the first claim.
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql/driver"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/migrations"
+	"github.com/lokilock/loki/mssqlhandler"
+)
+
+func TestCheckRefusesWhatNewRefuses(t *testing.T) {
+	_, s, db := newStub(t, always(nil, nil))
+	require.ErrorContains(t, mssqlhandler.Check(t.Context(), nil), "database is nil")
+	require.ErrorContains(t, mssqlhandler.Check(t.Context(), db, mssqlhandler.WithTable("")), "table is empty")
+	require.Empty(t, s.sent())
+}
+
+func TestCheckTellsAnOutageFromAFault(t *testing.T) {
+	_, s, db := newStub(t, always(nil, number(40613)))
+	err := mssqlhandler.Check(t.Context(), db)
+	require.ErrorContains(t, err, "looking at [dbo].[LokiLockings]")
+	require.True(t, loki.IsUnavailable(err))
+	requireCause(t, number(40613), err)
+
+	s.answer = always([]resultSet{{columns: make([]string, 6)}}, nil)
+	err = mssqlhandler.Check(t.Context(), db)
+	require.ErrorContains(t, err, "no such table")
+	require.False(t, loki.IsUnavailable(err))
+
+	_, s, db = newStub(t, nil)
+	s.dialErr = refused
+	require.True(t, loki.IsUnavailable(mssqlhandler.Check(t.Context(), db)))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = mssqlhandler.Check(ctx, db)
+	require.ErrorIs(t, err, context.Canceled)
+	require.False(t, loki.IsUnavailable(err))
+}
+
+// The rights are asked for after the columns.
+func TestCheckNamesTheMissingGrant(t *testing.T) {
+	_, s, db := newStub(t, nil)
+	s.answer = func(call int) ([]resultSet, error) {
+		if call == 0 {
+			return []resultSet{{columns: make([]string, 6)}}, nil
+		}
+		rows := [][]driver.Value{{"a]b", "SELECT", int64(1)}, {"a]b", "INSERT", int64(0)}, {"a]b", "UPDATE", int64(0)}, {"a]b", "DELETE", int64(1)}}
+		return []resultSet{{columns: make([]string, 3), rows: rows}}, nil
+	}
+	require.ErrorContains(t, mssqlhandler.Check(t.Context(), db), "run GRANT INSERT, UPDATE ON [dbo].[LokiLockings] TO [a]]b]")
+}
+
+func TestServerCheck(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	with := func(opts ...mssqlhandler.Option) []mssqlhandler.Option {
+		return append(opts, mssqlhandler.WithTable(s.table))
+	}
+	require.NoError(t, mssqlhandler.Check(t.Context(), s.db, with()...))
+	require.NoError(t, mssqlhandler.Check(t.Context(), s.db, with(mssqlhandler.WithHistory(time.Hour))...))
+
+	own := *s
+	own.table += "_check"
+	check := func(opts ...mssqlhandler.Option) error {
+		return mssqlhandler.Check(t.Context(), s.db, append(opts, mssqlhandler.WithTable(own.table))...)
+	}
+	require.ErrorContains(t, check(), "no such table")
+	require.NoError(t, migrations.Apply(t.Context(), s.db.DB, migrations.WithTable(own.table)))
+	t.Cleanup(func() {
+		_, err := s.db.ExecContext(context.WithoutCancel(t.Context()), own.on("DROP TABLE $T"))
+		require.NoError(t, err)
+	})
+	require.NoError(t, check())
+	require.ErrorContains(t, check(mssqlhandler.WithHistory(time.Hour)), "migrations.Apply with migrations.WithHistory")
+	own.exec(t, "ALTER TABLE $T DROP COLUMN Fence")
+	own.exec(t, "ALTER TABLE $T DROP COLUMN Holder")
+	err := check()
+	require.ErrorContains(t, err, "the column Fence is not there (migration 000002)")
+	require.ErrorContains(t, err, "the column Holder is not there", "every fault at once")
+}
+
+// A login that has been given nothing is told what to run, and nothing more is needed.
+func TestServerLoginWithTheRightsThatAreNeeded(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	own := *s
+	own.table += "_rights"
+	login := "loki_test_" + strings.ToLower(rand.Text())
+	const password = "Only-for-tests-1"
+	admin := func(statement string) {
+		t.Helper()
+		_, err := s.db.ExecContext(context.WithoutCancel(t.Context()), own.on(statement))
+		require.NoError(t, err)
+	}
+	if _, err := s.db.ExecContext(t.Context(), "CREATE LOGIN ["+login+"] WITH PASSWORD = '"+password+"'"); err != nil {
+		t.Skip("this login may not make logins: ", err)
+	}
+	admin("CREATE USER [" + login + "] FOR LOGIN [" + login + "]")
+	dsn, err := url.Parse(dsn(t))
+	require.NoError(t, err)
+	dsn.User = url.UserPassword(login, password)
+	db, err := sqlx.Open("sqlserver", dsn.String())
+	require.NoError(t, err)
+	db.SetMaxOpenConns(1)
+	t.Cleanup(func() {
+		require.NoError(t, db.Close())
+		admin("DROP USER [" + login + "]")
+		require.Eventually(t, func() bool {
+			_, err := s.db.ExecContext(context.WithoutCancel(t.Context()), "DROP LOGIN ["+login+"]")
+			return err == nil
+		}, 10*time.Second, 50*time.Millisecond, "its session has ended")
+	})
+	own.migrate(t)
+	opts := []mssqlhandler.Option{mssqlhandler.WithTable(own.table), mssqlhandler.WithHistory(time.Hour)}
+	h := mssqlhandler.New(db, opts...)
+
+	err = mssqlhandler.Check(t.Context(), db, opts...)
+	require.ErrorContains(t, err, "run GRANT SELECT, INSERT, UPDATE, DELETE ON "+own.on("$T")+" TO ["+login+"]")
+	require.ErrorContains(t, err, "run GRANT SELECT, INSERT, DELETE ON "+own.on("$H")+" TO ["+login+"]")
+	c := s.claim("k")
+	refused := func(err error) {
+		t.Helper()
+		require.Error(t, err)
+		require.False(t, loki.IsUnavailable(err), "%v", err)
+		require.NoError(t, db.PingContext(t.Context()), "the only connection is as good as before")
+	}
+	for _, right := range []string{"SELECT", "INSERT", "UPDATE"} {
+		_, err := h.Lock(t.Context(), c)
+		refused(err)
+		admin("GRANT " + right + " ON $T TO [" + login + "]")
+		admin("GRANT " + strings.Replace(right, "UPDATE", "DELETE", 1) + " ON $H TO [" + login + "]")
+	}
+	held, err := h.Lock(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, held)
+	refused(h.Release(t.Context(), c))
+	admin("GRANT DELETE ON $T TO [" + login + "]")
+	require.NoError(t, mssqlhandler.Check(t.Context(), db, opts...))
+	held, err = h.Extend(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, held)
+	require.NoError(t, h.Release(t.Context(), c))
+	runs, err := h.History(t.Context(), c.Key, 1)
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
+}

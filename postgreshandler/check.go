@@ -1,0 +1,94 @@
+package postgreshandler
+
+// This file is the look at the server, the tables and the login's rights before the first claim.
+
+import (
+	"context"
+	"database/sql"
+	_ "embed" // the look at the permissions
+	"errors"
+	"fmt"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler/internal/postgresname"
+	"github.com/lokilock/loki/postgreshandler/internal/postgrestable"
+	"github.com/lokilock/loki/sqlhandler"
+)
+
+//go:embed sql/permissions.sql
+var permissionsSQL string
+
+// oldestVersion is the first that reads one page of a table when it is asked for one, as release does.
+const oldestVersion = 14
+
+// Check says at start-up whether a handler made with the same options could work: whether the server is not too old,
+// whether the table is there with the columns, types, collation and key that it needs, likewise that of a history, and
+// whether this login may read and write them. It returns every fault at once, each in a sentence that says what to run,
+// or nil. It changes nothing.
+//
+// A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true: whether that is a reason not to
+// start is the caller's to say. ctx bounds all of it. The database stays open.
+func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
+	if err := New(db, opts...).Validate(); err != nil {
+		return err
+	}
+	s := choose(opts)
+	var version int
+	err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int / 10000").Scan(&version)
+	if err != nil {
+		return s.explainLook(ctx, err)
+	}
+	var found []error
+	if version < oldestVersion {
+		found = append(found, fmt.Errorf("postgreshandler: the server is PostgreSQL %d: it has to be %d at least, since before that each release reads the whole table", version, oldestVersion))
+	}
+	faults, err := postgrestable.Faults(ctx, db, s.table, s.keepsHistory())
+	if err != nil {
+		return s.explainLook(ctx, err)
+	}
+	for _, fault := range faults {
+		found = append(found, fmt.Errorf("postgreshandler: %s: run migrations.Apply%s, or have somebody who may run what migrations.Script returns for the same options", fault, s.withHistory()))
+	}
+	if len(faults) > 0 {
+		return errors.Join(found...) // it may not be there to have rights on
+	}
+	for _, table := range s.tables() {
+		var login, missing string
+		if err := db.QueryRowContext(ctx, sqlhandler.Text(permissionsSQL, false), table).Scan(&login, &missing); err != nil {
+			return s.explainLook(ctx, err)
+		}
+		if missing != "" {
+			found = append(found, fmt.Errorf("postgreshandler: this login (%s) may not do all that a handler does with %s: run GRANT %s ON %[2]s TO %[4]s",
+				login, table, missing, postgresname.Quote(login)))
+		}
+	}
+	return errors.Join(found...)
+}
+
+// tables are those that the statements name.
+func (s settings) tables() []string {
+	if s.keepsHistory() {
+		return []string{s.table.Quoted(), s.table.QuotedHistory()}
+	}
+	return []string{s.table.Quoted()}
+}
+
+func (s settings) explainLook(ctx context.Context, err error) error {
+	verdict, advice := judge(err)
+	if advice != "" {
+		advice += ": "
+	}
+	told := fmt.Errorf("postgreshandler: looking at %s: %s%w", s.table.Quoted(), advice, err)
+	if ctx.Err() == nil && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
+		return loki.Unavailable(told)
+	}
+	return told
+}
+
+// withHistory is what migrations.Apply has to be given, for a sentence.
+func (s settings) withHistory() string {
+	if s.keepsHistory() {
+		return " with migrations.WithHistory"
+	}
+	return ""
+}

@@ -1,0 +1,89 @@
+// Package postgreshandler keeps locks in a table of PostgreSQL 14 or later.
+//
+//	db, err := sql.Open("pgx", "postgres://user:password@host/app") // github.com/jackc/pgx/v5/stdlib
+//	...
+//	err = migrations.Apply(ctx, db) // once per deployment, by a login that may change the schema
+//	...
+//	locker, err := loki.NewBuilder().
+//		SetServiceKey("invoice-batch").
+//		SetPrimaryLockHandler(redishandler.New(rdb)).
+//		SetSecondaryLockHandler(postgreshandler.New(db)).
+//		Build()
+//
+// It is as good a primary as a secondary: it grants, renews, tells who holds a lock, issues fences, and wakes those who
+// wait. Package migrations makes the table, "public"."loki_lockings" unless told otherwise. At run time the login needs
+//
+//	GRANT USAGE ON SCHEMA public TO app;
+//	GRANT SELECT, INSERT, UPDATE, DELETE ON public.loki_lockings TO app; -- and on loki_lockings_history, with WithHistory
+//
+// and nothing else; [Check] says at start-up what is missing.
+//
+// Every operation is one statement that commits by itself. No transaction, session setting, advisory lock of a session or
+// connection is kept: a claim outlives the connection that recorded it, a pool of one is enough, and whatever the
+// application does with the same pool is not affected. Expiry is judged by the server's clock alone; no time of the
+// client's is ever sent, and no time zone matters.
+//
+// Keys are exact: they are compared by code points, and stored as they are. PostgreSQL cannot store a NUL; a key with one
+// is an error, not another key.
+//
+// # What it costs
+//
+// A caller who finds a lock held costs the server one look into an index: nothing is written. A grant, a renewal and a
+// release are a commit each, so the log's disk sets the pace (synchronous_commit). A renewal is a heap-only update. A
+// release also tells those who wait (NOTIFY), for which PostgreSQL has all sessions of a server that tell something
+// commit one after the other: [WithoutNotify] spares it that. Rows of claims that expired, because their process died or
+// because they record an occurrence, are removed by the releases of other claims, from one page at a time: no job, and no
+// index on the expiry.
+//
+// # Waiting
+//
+// [Handler.Notify] listens over one connection for all who wait in a process, beside the pool's: count one more for each
+// handler when you size max_connections. It is there only while somebody waits.
+//
+// # Poolers
+//
+// The statements work through PgBouncer and its like, also where a connection is lent to others after each transaction.
+// pgx, however, prepares statements by default, which such a pooler has to support (max_prepared_statements); where it does
+// not, add default_query_exec_mode=exec to the data source name. Nobody can listen through it: name the server itself with
+// [WithListenDSN], or the Locker polls.
+//
+// # Isolation levels, replicas, failover
+//
+// Under a default_transaction_isolation other than read committed the losers of a race are turned away by the server and
+// ask once more. If that is too often, let the login of the locks have its own default:
+//
+//	ALTER ROLE app SET default_transaction_isolation = 'read committed';
+//
+// A server that is read-only, as a replica is, counts as unavailable, whatever it knows. In a data source name with several
+// hosts say target_session_attrs=read-write. A failover to a replica that is not synchronous can lose the commits of the
+// last moments, and with them locks that are held; so can synchronous_commit=off in a crash. Whoever holds one is told when
+// it is renewed, and a fence is still larger than all before.
+//
+// # Fences
+//
+// A fence is the largest of the last fence of the row plus one, the floor that the claim brings, and the server's clock
+// in microseconds since 1970. A release deletes the row, and as a rule the clock alone makes the next fence larger. A
+// row whose fence the clock has not passed by then, because the floor came from a store whose clock is ahead, stays until it
+// has, already expired. So fences grow as long as the server's clock does not step back.
+//
+// # When on call
+//
+// Who holds what, and for how long yet, if it is not renewed:
+//
+//	SELECT service_key, holder, granted_at, expires_at - clock_timestamp() AS remaining
+//	FROM loki_lockings WHERE expires_at > clock_timestamp() ORDER BY granted_at;
+//
+// To take a lock from a holder that will not let go, which is told at its next renewal that it has lost it:
+//
+//	UPDATE loki_lockings SET expires_at = clock_timestamp() WHERE service_key = 'invoice-batch';
+//
+// With [WithHistory]: what ran lately, how long, and what did not end well:
+//
+//	SELECT granted_at, ended_at - granted_at AS took, holder, outcome
+//	FROM loki_lockings_history WHERE service_key = 'invoice-batch' ORDER BY granted_at DESC LIMIT 20;
+//
+//	SELECT service_key, outcome, count(*), max(ended_at) FROM loki_lockings_history
+//	WHERE ended_at > now() - interval '1 day' AND outcome IN ('failed', 'expired') GROUP BY 1, 2;
+//
+// It does not wait for a lock, log, create its table, or know of another handler.
+package postgreshandler

@@ -1,0 +1,107 @@
+package postgreshandler
+
+// This file is what the server's errors mean: what is repeated, what is an outage, what is a mistake, and what to do
+// about it.
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
+)
+
+// judge says what an error of pgx means and what to do about it.
+func judge(err error) (sqlhandler.Verdict, string) {
+	var connect *pgconn.ConnectError
+	connecting := errors.As(err, &connect)
+	code := state(err)
+	if advice := mistakes[code]; advice != "" {
+		return sqlhandler.Mistake, advice
+	}
+	switch {
+	case slices.Contains(victims, code):
+		return sqlhandler.Again, ""
+	case slices.Contains(endings, code), code != "" && code[:2] == "08":
+		if connecting { // it was refused rather than ended
+			return sqlhandler.Unavailable, ""
+		}
+		return sqlhandler.Broken, ""
+	case slices.Contains(outages, code), code != "" && slices.Contains(outageClasses, code[:2]):
+		return sqlhandler.Unavailable, ""
+	case code != "":
+		return sqlhandler.Mistake, ""
+	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
+		return sqlhandler.Unavailable, "" // target_session_attrs asks for a primary, and none of the hosts is one now
+	case connecting && loki.IsUnavailable(err):
+		return sqlhandler.Unavailable, "" // not worth another try at once, as a connection that broke is
+	case errors.Is(err, pgconn.ErrConnClosed):
+		return sqlhandler.Broken, ""
+	}
+	return sqlhandler.Unknown, ""
+}
+
+// state is the SQLSTATE of an error that the server sent, in whichever driver's words.
+func state(err error) string {
+	var coded interface{ SQLState() string }
+	if errors.As(err, &coded) && len(coded.SQLState()) == 5 {
+		return coded.SQLState()
+	}
+	return ""
+}
+
+// The codes below are those of the documentation's appendix "PostgreSQL Error Codes".
+
+// mistakes are those of which something can be said.
+var mistakes = map[string]string{
+	"22003": "no fence is left, a claim brought the largest there is: delete the row",
+	"22P05": "the encoding of this database does not have a character of it: use a database in UTF8",
+	"22021": "the encoding of this database does not have a character of it: use a database in UTF8",
+	"26000": behindPooler,
+	"28000": "the server does not let this login in: see its pg_hba.conf",
+	"28P01": "the server does not take this password",
+	"3D000": "the server has no such database",
+	"3F000": "there is no such schema in this database: run migrations.Apply, or name it with WithSchema",
+	"42501": "this login needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history: postgreshandler.Check says what is missing",
+	"42703": "the table is another one: run migrations.Apply, or name the table with WithSchema and WithTable",
+	"42P01": "there is no such table in this database: run migrations.Apply (with migrations.WithHistory if a history is kept), or name the table with WithSchema and WithTable",
+	"42P05": behindPooler,
+	"42P10": "the table lacks its primary key on service_key: run migrations.Apply on a table that it made",
+}
+
+const behindPooler = "a pooler stands between, and lends the connection on that a statement was prepared on: add default_query_exec_mode=exec to the data source name"
+
+// victims lost to another session and left nothing behind.
+var victims = []string{
+	"40001", // an isolation level above READ COMMITTED, and somebody else was quicker
+	"40P01", // deadlock victim
+	"55P03", // lock_timeout
+}
+
+// endings are what the server says last to a session that it ends: the next connection may be fine.
+var endings = []string{
+	"25P03", "25P04", // a session's own timeouts
+	"57P01", "57P02", // ended by an administrator, or because another session crashed
+	"57P05", // idle for too long
+}
+
+// outages are the errors of a server that cannot answer now.
+var outages = []string{
+	"25006", // read-only: it is a replica, or has become one under an open connection
+	"40003", // whether the statement was completed is not known
+	"57014", // canceled: statement_timeout, or by an administrator
+	"57P03", // starting up, shutting down, or in recovery
+	"57P04", // the database was dropped
+	"55000", // not in the right state, as a replica that is being promoted says
+	"72000", // the snapshot is too old
+}
+
+// outageClasses are the first two characters of more.
+var outageClasses = []string{
+	"53", // no connection, memory, disk or slot is left
+	"58", // a system error outside PostgreSQL, as of a disk, or of a pooler that has no server
+	"F0", // its configuration file
+	"XX", // an internal error, or data that is damaged
+}

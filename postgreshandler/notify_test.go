@@ -1,0 +1,237 @@
+package postgreshandler_test
+
+// This file is about those who wait for a key, and the connection that listens for them.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler"
+)
+
+// listen listens to key until stop is called.
+func (s *store) listen(t *testing.T, key string) (told <-chan struct{}, stop context.CancelFunc) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	told, err := s.Notify(ctx, key)
+	require.NoError(t, err)
+	return told, stop
+}
+
+// requireTold waits for a value, and for no more than a slow machine needs.
+func requireTold(t *testing.T, told <-chan struct{}) {
+	t.Helper()
+	select {
+	case _, ok := <-told:
+		require.True(t, ok, "the channel is closed")
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody was told")
+	}
+}
+
+// ears are the sessions that listen for the store's table.
+func (s *store) ears(t *testing.T) (n int) {
+	t.Helper()
+	s.get(t, &n, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' || $1 || '%' AND pid <> pg_backend_pid()", s.schema)
+	return n
+}
+
+func TestNotify_TellsOfReleaseAndShorterExpiry(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	told, _ := s.listen(t, "job")
+	other, _ := s.listen(t, "another")
+
+	c := s.claim("job")
+	s.mustGrant(t, c)
+	s.mustRelease(t, c)
+	requireTold(t, told)
+
+	s.mustGrant(t, c)
+	c.Expiry = 20 * time.Second
+	s.mustExtend(t, c, true)
+	requireTold(t, told)
+
+	c.Expiry = 10 * time.Second
+	s.mustGrant(t, c)
+	requireTold(t, told)
+
+	next := s.claim("job")
+	next.Supersedes, next.Expiry = c.Token, 5*time.Second
+	s.mustGrant(t, next)
+	requireTold(t, told)
+
+	next.Expiry = time.Minute
+	s.mustExtend(t, next, true)
+	s.mustGrant(t, next)
+	next.Quiet = true
+	s.mustRelease(t, next)
+	s.mustRelease(t, next) // of what is not held any more
+	// What is sent after all those comes after it, if at all.
+	loud := s.claim("another")
+	s.mustGrant(t, loud)
+	s.mustRelease(t, loud)
+	requireTold(t, other)
+	require.Empty(t, told, "neither a longer expiry nor a quiet release wakes anybody, nor another lock's")
+}
+
+// All share one connection, none of the pool's, which is gone with the last of them.
+func TestNotify_NothingIsLeft(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.db.SetMaxOpenConns(1)
+	for round := range 3 {
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 50 {
+			wg.Go(func() {
+				if _, err := s.Notify(ctx, fmt.Sprint("job", i%25)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, s.ears(t), "round %d", round)
+		s.everyOperation(t) // over the one connection that the pool may have
+		cancel()
+		require.Eventually(t, func() bool { return s.ears(t) == 0 }, 10*time.Second, 5*time.Millisecond)
+	}
+}
+
+func TestNotify_ABrokenConnectionIsRestored(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	told, _ := s.listen(t, "job")
+	s.exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' || $1 || '%' AND pid <> pg_backend_pid()", s.schema)
+	requireTold(t, told) // something may have been missed
+
+	c := s.claim("job")
+	s.mustGrant(t, c)
+	s.mustRelease(t, c)
+	requireTold(t, told)
+	require.Equal(t, 1, s.ears(t))
+}
+
+// A server that stays away is given up: the channels are closed, and whoever comes later listens anew.
+func TestNotify_AServerThatStaysAway(t *testing.T) {
+	server := doomedServer()
+	s := newStoreOn(t, server, postgreshandler.WithPatience(time.Minute, time.Second, 500*time.Millisecond))
+	told, _ := s.listen(t, "job")
+	server.Kill()
+	select {
+	case _, ok := <-told:
+		require.False(t, ok, "there is nothing to tell")
+	case <-time.After(30 * time.Second):
+		t.Fatal("the channel stays open although nothing can come any more")
+	}
+	_, err := s.Notify(within(t, 5*time.Second), "job")
+	require.True(t, loki.IsUnavailable(err), "%v", err)
+	server.Restart(t)
+	told, _ = s.listen(t, "job")
+	c := s.claim("job")
+	s.mustGrant(t, c)
+	s.mustRelease(t, c)
+	requireTold(t, told)
+}
+
+// A listener that leaves, as the last or not, must not take the next one's connection with it.
+func TestNotify_ComingAndGoing(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for range 60 {
+		_, leave := s.listen(t, "job")
+		go leave()
+		told, stop := s.listen(t, "job")
+		c := s.claim("job")
+		s.mustGrant(t, c)
+		s.mustRelease(t, c)
+		requireTold(t, told)
+		stop()
+	}
+}
+
+func TestNotify_WhereNobodyCanListen(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	register()
+	traced := s.openAs(t, "traced-pgx")
+	_, err := traced.Notify(t.Context(), "job")
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "WithListenDSN")
+	require.False(t, loki.IsUnavailable(err))
+
+	direct := postgreshandler.New(traced.db, append(s.opts, postgreshandler.WithListenDSN(s.server.DSN()))...)
+	told, err := direct.Notify(t.Context(), "job")
+	require.NoError(t, err)
+	c := s.claim("job")
+	traced.mustGrant(t, c)
+	traced.mustRelease(t, c)
+	requireTold(t, told)
+
+	_, err = s.Notify(t.Context(), "")
+	require.ErrorContains(t, err, "no key")
+	_, err = s.Notify(t.Context(), "a\x00")
+	require.ErrorContains(t, err, "NUL")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Notify(ctx, "job")
+	require.Equal(t, context.Canceled, err)
+}
+
+// Silence is no reason to give a connection up as long as there are signs of life, and a frozen server shows none.
+func TestNotify_Silence(t *testing.T) {
+	server := doomedServer()
+	s := newStoreOn(t, server, postgreshandler.WithPatience(10*time.Millisecond, time.Second, time.Second))
+	told, _ := s.listen(t, "job")
+	var pid, later int
+	const ear = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND application_name = ''"
+	s.db.SetMaxOpenConns(1)
+	s.get(t, &pid, ear)
+	for signs := 0; signs < 3; { // of life: the session has been asked since
+		var asked bool
+		s.get(t, &asked, "SELECT query = '-- ping' AND state_change > clock_timestamp() - interval '50 milliseconds' FROM pg_stat_activity WHERE pid = $1", pid)
+		if asked {
+			signs++
+		}
+	}
+	c := s.claim("job")
+	s.mustGrant(t, c)
+	s.mustRelease(t, c)
+	requireTold(t, told)
+	s.get(t, &later, ear)
+	require.Equal(t, pid, later, "it is the same connection")
+
+	server.Stop(t)
+	defer server.Cont(t)
+	select {
+	case _, ok := <-told:
+		require.False(t, ok, "there is nothing to tell")
+	case <-time.After(40 * time.Second):
+		t.Fatal("the channel stays open although the server is frozen")
+	}
+}
+
+func TestNotify_Without(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	silent := postgreshandler.New(s.db, append(s.opts, postgreshandler.WithoutNotify())...)
+	_, err := silent.Notify(t.Context(), "job")
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+
+	told, _ := s.listen(t, "job")
+	other, _ := s.listen(t, "another")
+	quiet, loud := s.claim("job"), s.claim("another")
+	s.mustGrant(t, quiet)
+	s.mustGrant(t, loud)
+	require.NoError(t, silent.Release(t.Context(), quiet))
+	s.mustRelease(t, loud)
+	requireTold(t, other)
+	require.Empty(t, told)
+}

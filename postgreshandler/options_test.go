@@ -1,0 +1,74 @@
+package postgreshandler_test
+
+// This file is about how a handler is made, and what is said of arguments that cannot work.
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki/postgreshandler"
+)
+
+func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
+	s := &stub{answer: always(granted(1), nil)}
+	db := sql.OpenDB(s)
+	t.Cleanup(func() { _ = db.Close() })
+	for says, h := range map[string]*postgreshandler.Handler{
+		"database is nil":                  postgreshandler.New(nil),
+		"name of the table is empty":       postgreshandler.New(db, postgreshandler.WithTable("")),
+		"name of the schema is":            postgreshandler.New(db, postgreshandler.WithSchema("")),
+		"at most 49":                       postgreshandler.New(db, postgreshandler.WithTable(strings.Repeat("t", 50))),
+		"at most 63":                       postgreshandler.New(db, postgreshandler.WithSchema(strings.Repeat("s", 64))),
+		"control character":                postgreshandler.New(db, postgreshandler.WithTable("a\nb")),
+		"not valid UTF-8":                  postgreshandler.New(db, postgreshandler.WithTable("\xff")),
+		"to be kept for 0s":                postgreshandler.New(db, postgreshandler.WithHistory(0)),
+		"WithListenDSN: the data source":   postgreshandler.New(db, postgreshandler.WithListenDSN("")),
+		"option 2 is nil":                  postgreshandler.New(db, postgreshandler.WithTable("t"), nil),
+		"postgreshandler: this Handler wa": {},
+	} {
+		t.Run(says, func(t *testing.T) {
+			require.ErrorContains(t, h.Validate(), says)
+			_, err := h.Notify(t.Context(), "k")
+			require.ErrorContains(t, err, says)
+			for op, send := range operations {
+				if says != "postgreshandler: this Handler wa" {
+					require.ErrorContains(t, send(t.Context(), h), says, op)
+				} else {
+					require.ErrorContains(t, send(t.Context(), h), "was not made by New", op)
+				}
+			}
+			require.NoError(t, h.Close())
+		})
+	}
+	require.Empty(t, s.sent())
+	require.ErrorContains(t, (*postgreshandler.Handler)(nil).Validate(), "was not made by New")
+
+	err := postgreshandler.New(nil, nil, postgreshandler.WithTable(""), postgreshandler.WithHistory(-1)).Validate()
+	for _, says := range []string{"option 1 is nil", "name of the table", "history", "database is nil"} {
+		require.ErrorContains(t, err, says, "every mistake at once")
+	}
+	require.NoError(t, postgreshandler.New(db).Validate())
+}
+
+func TestOpenRefusesWhatCannotWork(t *testing.T) {
+	for says, open := range map[string]func() (*postgreshandler.Handler, error){
+		"is empty": func() (*postgreshandler.Handler, error) { return postgreshandler.Open("") },
+		"cannot be used": func() (*postgreshandler.Handler, error) {
+			return postgreshandler.Open("postgres://app:s3cret@host:port/db")
+		},
+		"data source name cannot": func() (*postgreshandler.Handler, error) {
+			return postgreshandler.Open("host=h password=s3cret sslmode=maybe")
+		},
+		"name of the table is": func() (*postgreshandler.Handler, error) {
+			return postgreshandler.Open("postgres://host", postgreshandler.WithTable(""))
+		},
+	} {
+		h, err := open()
+		require.ErrorContains(t, err, says)
+		require.NotContains(t, err.Error(), "s3cret")
+		require.Nil(t, h, "never half a handler")
+	}
+}

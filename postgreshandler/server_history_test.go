@@ -1,0 +1,159 @@
+package postgreshandler_test
+
+// This file is about what became of claims.
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler"
+	"github.com/lokilock/loki/sqlhandler"
+)
+
+func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, postgreshandler.WithHistory(time.Hour))
+	var want []sqlhandler.Run
+	take := func(change func(*loki.Claim)) loki.Claim {
+		t.Helper()
+		c := s.claim("k")
+		if change != nil {
+			change(&c)
+		}
+		fence := s.mustGrant(t, c)
+		want = append([]sqlhandler.Run{{Token: c.Token, Holder: c.Holder, Fence: fence}}, want...)
+		return c
+	}
+	ends := func(as sqlhandler.Outcome) { want[0].Outcome = as }
+	requireRuns := func() {
+		t.Helper()
+		runs, err := s.History(t.Context(), "k", 100)
+		require.NoError(t, err)
+		require.Len(t, runs, len(want))
+		for i, r := range runs {
+			require.False(t, r.Since.IsZero())
+			require.False(t, r.Until.Before(r.Since))
+			if r.Outcome != sqlhandler.Held && r.Outcome != sqlhandler.Expired {
+				require.WithinDuration(t, time.Now(), r.Until, 20*time.Second, "when it ended, not when it would have expired")
+			}
+			r.Since, r.Until = time.Time{}, time.Time{}
+			require.Equal(t, want[i], r)
+		}
+	}
+
+	requireRuns()
+	c := take(nil)
+	ends(sqlhandler.Held)
+	requireRuns()
+	s.mustGrant(t, c)
+	s.mustExtend(t, c, true)
+	s.mustBeBusy(t, s.claim("k"))
+	requireRuns() // it is one run
+	s.mustRelease(t, c)
+	s.mustRelease(t, c)
+	ends(sqlhandler.Released)
+	requireRuns()
+
+	c = take(nil)
+	c.Failed = true
+	s.mustRelease(t, c)
+	ends(sqlhandler.Failed)
+	requireRuns()
+
+	c = take(nil)
+	s.expire(t, "k")
+	ends(sqlhandler.Expired)
+	requireRuns() // also while it is the row of nobody
+	s.mustRelease(t, c)
+	requireRuns() // and when it was released too late
+
+	c = take(nil)
+	s.expire(t, "k")
+	ends(sqlhandler.Expired)
+	next := take(nil)
+	ends(sqlhandler.Held)
+	requireRuns() // taken over
+	s.mustRelease(t, c)
+	requireRuns()
+
+	take(func(c *loki.Claim) { c.Supersedes = next.Token })
+	want[1].Outcome = sqlhandler.Superseded
+	ends(sqlhandler.Held)
+	requireRuns()
+
+	s.expire(t, "k")
+	s.exec(t, "UPDATE $T SET expires_at = expires_at - interval '2 minutes', granted_at = granted_at - interval '2 minutes', fence = 1")
+	want[0].Fence = 1
+	ends(sqlhandler.Expired)
+	other := s.claim("other")
+	for deadline := time.Now().Add(10 * time.Second); s.rows(t) > 0; {
+		require.True(t, time.Now().Before(deadline))
+		s.mustGrant(t, other)
+		s.mustRelease(t, other)
+	}
+	var swept string
+	s.get(t, &swept, "SELECT outcome FROM $H WHERE token = $1", want[0].Token)
+	require.Equal(t, "expired", swept)
+
+	runs, err := s.History(t.Context(), "k", 2)
+	require.NoError(t, err)
+	require.Len(t, runs, 2)
+}
+
+// A fence that the clock has not passed stays in the row, which is no run of anybody's.
+func TestServerHistoryKnowsNoRemembered(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, postgreshandler.WithHistory(time.Hour))
+	c := s.claim("k")
+	c.Fence = time.Now().Add(time.Hour).UnixMicro()
+	s.mustGrant(t, c)
+	s.mustRelease(t, c)
+	require.Equal(t, 1, s.rows(t))
+	d := s.claim("k")
+	s.mustGrant(t, d)
+	s.mustRelease(t, d)
+	runs, err := s.History(t.Context(), "k", 10)
+	require.NoError(t, err)
+	require.Len(t, runs, 2)
+	require.Equal(t, []string{d.Token, c.Token}, []string{runs[0].Token, runs[1].Token})
+}
+
+func TestServerHistoryIsPrunedByAge(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, postgreshandler.WithHistory(time.Minute))
+	s.exec(t, `INSERT INTO $H SELECT 'k', now() - interval '1 hour' - i * interval '1 second', 't', 'h', 1, now() - i * interval '1 second', 'released' FROM generate_series(1, 100) AS i`)
+	c := s.claim("other")
+	left := func() (n int) {
+		s.get(t, &n, "SELECT count(*) FROM $H WHERE service_key = 'k'")
+		return n
+	}
+	for i := range 6 {
+		before := left()
+		s.mustGrant(t, c)
+		s.mustRelease(t, c)
+		require.LessOrEqual(t, before-left(), 8, "a few at a time, in round %d", i)
+	}
+	require.InDelta(t, 59, left(), 3, "what is younger stays")
+	s.mustRelease(t, c)
+	require.InDelta(t, 59, left(), 3)
+}
+
+func TestServerWithoutHistory(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.everyOperation(t)
+	var n int
+	s.get(t, &n, "SELECT count(*) FROM $H")
+	require.Zero(t, n)
+	_, err := s.History(t.Context(), "k", 1)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "WithHistory")
+	for _, keep := range []time.Duration{0, -1} {
+		require.ErrorContains(t, postgreshandler.New(s.db, postgreshandler.WithHistory(keep)).Validate(), fmt.Sprint(keep))
+	}
+}

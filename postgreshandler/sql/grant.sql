@@ -1,0 +1,70 @@
+-- grant records a claim if nobody else holds its key, and says who does.
+--
+-- Arguments: $1 key, $2 token, $3 holder, $4 the expiry in milliseconds, $5 the floor of the fence, $6 the token
+-- superseded or ''. Lines marked with + are those of a handler that keeps a history.
+--
+-- Result: one row, always: held, fence, holder, since, until, remaining. Times are microseconds, since 1970 and from now,
+-- so that no setting of a session can move them to another time zone.
+--
+-- Atomic: one statement, which commits by itself. It looks first, by its snapshot, and a key that is held is answered
+-- from there: nothing is written or locked for a caller who comes in vain. If the key may be free the row decides, as it
+-- is by then and not as the snapshot has it: ON CONFLICT waits for whoever is at it, and what it finds is a row to take,
+-- or one that somebody was quicker to take. That one is written back as it is, which is the only way to be told in the
+-- same statement whose it is; DO UPDATE ... WHERE would answer nothing.
+--
+-- The gate is held by one grant, or release, of a key at a time, until it has committed. The fence of a row that is not
+-- there yet comes from the clock, and is drawn before the row is there: without the gate another claim could be granted
+-- in between, with a larger fence, and released, which takes the row and its fence away.
+--
+-- The clock is read once, before the row is waited for: who had to wait takes fewer rows for expired and promises less,
+-- never more. It is clock_timestamp(), because now() is when the transaction began, which may be before the gate.
+WITH seen AS MATERIALIZED (
+    SELECT l.token, l.holder, l.granted_at, l.expires_at, l.fence,
+        l.expires_at > clock_timestamp() AND l.token NOT IN ($2::text, $6::text) AS busy
+    FROM "public"."loki_lockings" AS l
+    WHERE l.service_key = $1::text
+), gate AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(hashtextextended($1::text COLLATE "C", '"public"."loki_lockings"'::regclass::oid::bigint))
+    WHERE NOT EXISTS (SELECT FROM seen WHERE busy)
+), clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM gate
+), taken AS (
+    INSERT INTO "public"."loki_lockings" AS l (service_key, token, holder, granted_at, expires_at, fence)
+    SELECT $1::text, $2::text, $3::text, now, now + $4::bigint * interval '1 millisecond',
+        greatest($5::bigint, (extract(epoch FROM now) * 1000000)::bigint)
+    FROM clock
+    ON CONFLICT (service_key) DO UPDATE SET (token, holder, granted_at, expires_at, fence) = (
+        -- The same claim again, while it holds, keeps its date and its fence.
+        SELECT excluded.token, excluded.holder, l.granted_at, excluded.expires_at, greatest(l.fence, $5::bigint)
+        WHERE l.expires_at > excluded.granted_at AND l.token = excluded.token
+        UNION ALL
+        -- A claim that is over makes way for a new one.
+        SELECT excluded.token, excluded.holder, excluded.granted_at, excluded.expires_at, greatest(l.fence + 1, excluded.fence)
+        WHERE l.expires_at <= excluded.granted_at OR l.token <> excluded.token AND l.token = $6::text
+        UNION ALL
+        -- Somebody was quicker.
+        SELECT l.token, l.holder, l.granted_at, l.expires_at, l.fence
+        WHERE l.expires_at > excluded.granted_at AND l.token NOT IN (excluded.token, $6::text)
+    )
+    RETURNING l.token, l.holder, l.granted_at, l.expires_at, l.fence
+), answer AS (
+    SELECT token = $2::text AS held, fence, holder, granted_at, expires_at FROM taken
+    UNION ALL
+    SELECT false, 0, holder, granted_at, expires_at FROM seen WHERE busy
+--+ ), ended AS (
+--+     INSERT INTO "public"."loki_lockings_history" (service_key, granted_at, token, holder, fence, ended_at, outcome)
+--+     SELECT $1::text, seen.granted_at, seen.token, seen.holder, seen.fence, least(seen.expires_at, clock.now),
+--+         CASE WHEN seen.expires_at <= clock.now THEN 'expired' ELSE 'superseded' END
+--+     FROM seen, clock, answer
+--+     WHERE answer.held AND seen.token <> '' AND answer.granted_at > seen.granted_at
+--+     ON CONFLICT DO NOTHING
+), told AS (
+    -- What was said to be held for longer is free earlier.
+    SELECT count(pg_notify('loki:public.loki_lockings', $1::text)) FROM seen, clock, answer
+    WHERE answer.held AND seen.expires_at > clock.now AND seen.expires_at > answer.expires_at
+)
+SELECT answer.held, answer.fence, answer.holder,
+    (extract(epoch FROM answer.granted_at) * 1000000)::bigint AS since,
+    (extract(epoch FROM answer.expires_at) * 1000000)::bigint AS until,
+    (extract(epoch FROM answer.expires_at - clock_timestamp()) * 1000000)::bigint AS remaining
+FROM answer, told;

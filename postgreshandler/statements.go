@@ -1,0 +1,80 @@
+package postgreshandler
+
+// This file is the dialect's statements: the SQL files made fit for one table, and their arguments.
+
+import (
+	_ "embed" // the statements
+	"strings"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
+)
+
+var (
+	//go:embed sql/grant.sql
+	grantSQL string
+	//go:embed sql/extend.sql
+	extendSQL string
+	//go:embed sql/release.sql
+	releaseSQL string
+	//go:embed sql/inspect.sql
+	inspectSQL string
+	//go:embed sql/history.sql
+	historySQL string
+)
+
+// maxToken is no column's limit, since text has none, but that of the other handlers: what fits one store fits all.
+const maxToken = 128
+
+// newDialect is PostgreSQL's SQL for one table. Every argument has its type in the statement, so that the statements work
+// in each of pgx's modes, also in those where nothing is prepared.
+func newDialect(s settings) sqlhandler.Dialect {
+	statement := func(file string, args func(sqlhandler.Call) []any) sqlhandler.Statement {
+		return sqlhandler.Statement{Text: s.table.Fill(sqlhandler.Text(file, s.keepsHistory())), Args: args}
+	}
+	dialect := sqlhandler.Dialect{
+		Name:     "postgreshandler",
+		Table:    s.table.Quoted(),
+		Grant:    statement(grantSQL, s.grantArgs),
+		Extend:   statement(extendSQL, s.extendArgs),
+		Release:  statement(releaseSQL, s.releaseArgs),
+		Inspect:  statement(inspectSQL, s.inspectArgs),
+		MaxKey:   loki.MaxKeyLength,
+		MaxToken: maxToken,
+		Refuse:   refuse,
+		Judge:    judge,
+		Mistake:  s.mistake,
+	}
+	if s.keepsHistory() {
+		dialect.History = statement(historySQL, s.historyArgs)
+	}
+	return dialect
+}
+
+func (s settings) grantArgs(c sqlhandler.Call) []any {
+	return []any{c.Key, c.Token, c.Holder, sqlhandler.Milliseconds(c.Expiry), c.Fence, c.Supersedes}
+}
+
+func (s settings) extendArgs(c sqlhandler.Call) []any {
+	return []any{c.Key, c.Token, sqlhandler.Milliseconds(c.Expiry), c.Fence}
+}
+
+func (s settings) releaseArgs(c sqlhandler.Call) []any {
+	args := []any{c.Key, c.Token, c.Quiet || s.silent}
+	if s.keepsHistory() {
+		args = append(args, c.Failed, s.keepSeconds)
+	}
+	return args
+}
+
+func (s settings) inspectArgs(c sqlhandler.Call) []any { return []any{c.Key} }
+
+func (s settings) historyArgs(c sqlhandler.Call) []any { return []any{c.Key, int64(c.Limit)} }
+
+// refuse says what the server would not store.
+func refuse(_, s string) string {
+	if strings.ContainsRune(s, 0) {
+		return "has a NUL in it, which PostgreSQL cannot store"
+	}
+	return ""
+}

@@ -1,0 +1,102 @@
+package sqlhandler
+
+// This file is what can go wrong: what is repeated, what is an outage, what is a mistake, and how it is told.
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/lokilock/loki"
+)
+
+var errNoAnswer = errors.New("the server sent no answer, which no server should: is there something between it and the driver that swallows result sets?")
+
+// do makes one call of the store. The call may be made again, as long as ctx lasts: every statement is right if it runs
+// twice.
+//
+//   - A call that lost against another session is repeated once: nothing was changed.
+//   - Pooled connections that died with the server, in a restart or an idle cut, fail at their first use, and a driver
+//     tells database/sql so only if the sending failed. Any that was idle may be one of those, so the call is repeated
+//     until a connection was a new one.
+func (h *Handler) do(ctx context.Context, op, key string, call func() error) error {
+	if err := h.Validate(); err != nil {
+		return err
+	}
+	err := call()
+	victim, dead := 1, 0
+	if err != nil && h.verdict(err) == Broken {
+		dead = 1 + h.db.Stats().Idle
+	}
+	for err != nil && ctx.Err() == nil {
+		if v := h.verdict(err); v == Again && victim > 0 {
+			victim--
+		} else if v == Broken && dead > 0 {
+			dead--
+		} else {
+			break
+		}
+		err = call()
+	}
+	return h.explain(ctx, op, key, err)
+}
+
+// explain says what happened to which key in which table, what to do about it, and whether it is an outage.
+func (h *Handler) explain(ctx context.Context, op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ended := ctx.Err(); ended != nil {
+		if errors.Is(err, ended) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", ended, err) // the driver tells what became of the connection instead
+	}
+	what := fmt.Sprintf("%s: %s of %q in %s", h.dialect.Name, op, key, h.dialect.Table)
+	if _, advice := h.dialect.Judge(err); advice != "" {
+		what += ": " + advice
+	}
+	told := fmt.Errorf("%s: %w", what, err)
+	if v := h.verdict(err); v == Unavailable || v == Broken || v == Again {
+		return loki.Unavailable(told)
+	}
+	return told
+}
+
+// verdict is the dialect's, or that of what every database has in common.
+func (h *Handler) verdict(err error) Verdict {
+	if v, _ := h.dialect.Judge(err); v != Unknown {
+		return v
+	}
+	var resolve *net.DNSError
+	var operation *net.OpError
+	var network net.Error
+	switch {
+	// What database/sql calls a bad connection it has retried. A connection that could not be made is no reason to try
+	// at once again.
+	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
+		errors.As(err, &resolve), errors.As(err, &operation) && operation.Op == "dial":
+		return Unavailable
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return Broken
+	case loki.IsUnavailable(err):
+		return Unavailable
+	}
+	return Mistake
+}
+
+// Do makes a call of h's store that is none of its statements, as a handler does that is made of h and can do more: key
+// is checked, the call is repeated where one of the statements would be, and its error is told as theirs are. call may
+// be called again until ctx ends.
+func Do(ctx context.Context, h *Handler, op, key string, call func() error) error {
+	return h.do(ctx, op, key, func() error {
+		if err := h.checkKey(key); err != nil {
+			return err
+		}
+		return call()
+	})
+}

@@ -1,0 +1,165 @@
+package sqlhandler_test
+
+// This file is about what is sent and what becomes of the answers. The stores' own packages have the conformance suite.
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
+)
+
+func TestGrantTellsInFull(t *testing.T) {
+	h, s := newStub(t, first(0, nil, []driver.Value{int64(1), int64(7), nil, nil, nil, nil}))
+	g, err := h.Grant(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, loki.Grant{Held: true, Fence: 7}, g)
+	require.Equal(t, []call{{"grant", []any{"key", "token", "older", "", int64(0)}}}, s.sent())
+
+	s.answer = first(0, nil, []driver.Value{int64(0), nil, "them", int64(1_000_000), int64(3_000_000), int64(2_000_000), "more than was asked for"})
+	g, err = h.Grant(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, loki.Grant{HeldBy: loki.Holder{ID: "them", Since: time.Unix(1, 0).UTC(), Until: time.Unix(3, 0).UTC(), Left: 2 * time.Second}}, g)
+
+	s.answer = first(0, nil, []driver.Value{int64(0), nil, "them", nil, nil, int64(-5)})
+	g, err = h.Grant(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, loki.Grant{HeldBy: loki.Holder{ID: "them"}}, g, "what the store does not know is zero")
+}
+
+// A claim that supersedes itself would be replaced by itself.
+func TestNoClaimSupersedesItself(t *testing.T) {
+	h, s := newStub(t, first(0, nil, []driver.Value{int64(1), int64(7), nil, nil, nil, nil}))
+	c := claim
+	c.Supersedes = c.Token
+	_, err := h.Lock(t.Context(), c)
+	require.NoError(t, err)
+	require.Empty(t, s.sent()[0].args[2])
+}
+
+// Each release goes on sweeping where the last one ended.
+func TestReleasesWalkTheTable(t *testing.T) {
+	h, s := newStub(t, nil)
+	froms := []string{"", "c", "x", "", ""}
+	s.answer = func(call int) ([][]driver.Value, error) {
+		if call == 3 {
+			return nil, nil // a dialect that does not sweep, or no row this time
+		}
+		return [][]driver.Value{{froms[call+1]}}, nil
+	}
+	for i := range 3 {
+		require.NoError(t, h.Release(t.Context(), claim))
+		require.Equal(t, froms[i], s.sent()[i].args[3])
+	}
+	require.NoError(t, h.Release(t.Context(), claim))
+}
+
+func TestHistory(t *testing.T) {
+	h, s := newStub(t, first(0, nil,
+		[]driver.Value{"t2", "host/2", int64(9), int64(2_000_000), int64(4_000_000), "held"},
+		[]driver.Value{nil, "somebody", nil, nil, int64(1_000_000), "expired"}))
+	runs, err := h.History(t.Context(), "key", 5)
+	require.NoError(t, err)
+	require.Equal(t, []sqlhandler.Run{
+		{Token: "t2", Holder: "host/2", Fence: 9, Since: time.Unix(2, 0).UTC(), Until: time.Unix(4, 0).UTC(), Outcome: sqlhandler.Held},
+		{Holder: "somebody", Until: time.Unix(1, 0).UTC(), Outcome: sqlhandler.Expired},
+	}, runs)
+	require.Equal(t, []call{{"history", []any{"key", "", "", "", int64(5)}}}, s.sent())
+
+	_, err = h.History(t.Context(), "key", 0)
+	require.ErrorContains(t, err, "ask for one at least")
+	h, s = newStub(t, nil, func(d *sqlhandler.Dialect) { d.History = sqlhandler.Statement{} })
+	_, err = h.History(t.Context(), "key", 5)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "WithHistory")
+	require.Empty(t, s.sent())
+}
+
+func TestHistoryIsKeptForWholeSeconds(t *testing.T) {
+	for keep, want := range map[time.Duration]int64{1: 1, time.Second: 1, time.Second + 1: 2, sqlhandler.MaxExpiry: 1<<31 - 1} {
+		seconds, err := sqlhandler.KeepSeconds(keep)
+		require.NoError(t, err)
+		require.Equal(t, want, seconds)
+	}
+	for _, keep := range []time.Duration{0, -1, sqlhandler.MaxExpiry + 1} {
+		_, err := sqlhandler.KeepSeconds(keep)
+		require.ErrorContains(t, err, keep.String())
+	}
+}
+
+func TestClaimsThatCannotBeRecordedAreRefused(t *testing.T) {
+	with := func(change func(*loki.Claim)) loki.Claim {
+		c := claim
+		change(&c)
+		return c
+	}
+	for says, c := range map[string]loki.Claim{
+		"no key":                          with(func(c *loki.Claim) { c.Key = "" }),
+		"no token":                        with(func(c *loki.Claim) { c.Token = "" }),
+		"must be positive":                with(func(c *loki.Claim) { c.Expiry = 0 }),
+		"at most":                         with(func(c *loki.Claim) { c.Expiry = sqlhandler.MaxExpiry + 1 }),
+		"longer than the 10":              with(func(c *loki.Claim) { c.Key = strings.Repeat("𐍈", 6) }),
+		"longer than the 9":               with(func(c *loki.Claim) { c.Key = "123456789 " }),
+		"longer than the 8":               with(func(c *loki.Claim) { c.Token = "123456789" }),
+		`token "\xff" is not valid UTF-8`: with(func(c *loki.Claim) { c.Token = "\xff" }),
+		`key "a\x00" has a zero in it`:    with(func(c *loki.Claim) { c.Key = "a\x00" }),
+		`holder "\x00" has a zero`:        with(func(c *loki.Claim) { c.Holder = "\x00" }),
+		`superseded token "\x00" has`:     with(func(c *loki.Claim) { c.Supersedes = "\x00" }),
+	} {
+		h, s := newStub(t, nil)
+		_, err := h.Lock(t.Context(), c)
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, "stubhandler: lock of ")
+		require.False(t, loki.IsUnavailable(err))
+		_, err = h.Extend(t.Context(), c)
+		require.ErrorContains(t, err, says)
+		require.Empty(t, s.sent())
+	}
+	h, s := newStub(t, first(0, nil))
+	require.NoError(t, h.Release(t.Context(), loki.Claim{Key: "a ", Token: "t"}))
+	require.Equal(t, "a |", s.sent()[0].args[0], "the key as it is stored")
+}
+
+func TestWhatCannotWorkIsToldByEverything(t *testing.T) {
+	db := sql.OpenDB(&stub{})
+	t.Cleanup(func() { _ = db.Close() })
+	wrong := dialect()
+	wrong.Mistake = errors.New("the name of the table is empty")
+	unfinished := dialect()
+	unfinished.Judge, unfinished.Grant.Args, unfinished.History.Args = nil, nil, nil
+	for says, h := range map[string]*sqlhandler.Handler{
+		"stubhandler: the database is nil":                    sqlhandler.New(nil, dialect()),
+		"use stubhandler.Open":                                sqlhandler.New(nil, dialect()),
+		"name of the table":                                   sqlhandler.New(db, wrong),
+		"the dialect lacks Grant, History.Args, Judge":        sqlhandler.New(db, unfinished),
+		"lacks Name, Table, Grant, Extend, Release, Inspect,": sqlhandler.New(db, sqlhandler.Dialect{}),
+		"was not made by New or Open":                         {},
+	} {
+		require.ErrorContains(t, h.Validate(), says)
+		for op, send := range operations {
+			require.ErrorContains(t, send(t.Context(), h), says, op)
+		}
+	}
+	require.Error(t, (*sqlhandler.Handler)(nil).Validate())
+	require.NoError(t, sqlhandler.New(db, dialect()).Validate())
+}
+
+func TestText(t *testing.T) {
+	const file = "-- what it is for\n--\nSELECT 1\n    -- why\n    --+ , 2 -- kept\n--+FROM t\n\n;\n"
+	require.Equal(t, "SELECT 1\n;\n", sqlhandler.Text(file, false))
+	require.Equal(t, "SELECT 1\n    , 2 -- kept\nFROM t\n;\n", sqlhandler.Text(file, true))
+}
+
+func TestDurationsAreRoundedUp(t *testing.T) {
+	require.EqualValues(t, 1, sqlhandler.Milliseconds(1))
+	require.EqualValues(t, 1500, sqlhandler.Milliseconds(1500*time.Millisecond))
+	require.EqualValues(t, 1501, sqlhandler.Milliseconds(1500*time.Millisecond+1))
+	require.EqualValues(t, 2, sqlhandler.Seconds(time.Second+1))
+}

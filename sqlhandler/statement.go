@@ -1,0 +1,82 @@
+package sqlhandler
+
+// This file is how a statement gets onto the wire, and what it answers off it.
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Text is a SQL file as it is sent: without the lines that are comments, which are for readers and would be sent with
+// every call. A line that begins with "--+" is one that only a handler with a history has: it stays, without the mark,
+// if history is true. So a file is SQL as it stands, of a handler without.
+func Text(file string, history bool) string {
+	var b strings.Builder
+	for line := range strings.Lines(file) {
+		code := strings.TrimSpace(line)
+		if rest, marked := strings.CutPrefix(code, "--+"); marked && history {
+			b.WriteString(strings.Replace(line, code, strings.TrimSpace(rest), 1))
+		} else if code != "" && !strings.HasPrefix(code, "--") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// MaxExpiry is the longest expiry that a claim may have here: what fits an int of seconds.
+const MaxExpiry = math.MaxInt32 * time.Second
+
+// Milliseconds is d in whole milliseconds, rounded up: how long a store keeps a claim.
+func Milliseconds(d time.Duration) int64 { return roundUp(d, time.Millisecond) }
+
+// Seconds is d in whole seconds, rounded up.
+func Seconds(d time.Duration) int64 { return roundUp(d, time.Second) }
+
+func roundUp(d, unit time.Duration) int64 { return int64((d-1)/unit) + 1 }
+
+// one sends the statement and scans the first row of the first result set that has one; found says whether any had. Columns
+// beyond dest are passed over: a store may tell more than is asked for.
+func (s Statement) one(ctx context.Context, db *sql.DB, c Call, dest ...any) (found bool, err error) {
+	err = s.each(ctx, db, c, func(rows *sql.Rows) error {
+		if found {
+			return nil
+		}
+		found = true
+		columns, err := rows.Columns()
+		if err != nil {
+			return err
+		}
+		for len(dest) < len(columns) {
+			dest = append(dest, new(any))
+		}
+		return rows.Scan(dest...)
+	})
+	return found && err == nil, err
+}
+
+// each sends the statement and hands over the rows that it answers.
+//
+// It reads to the end of the last result set, because that is where a driver tells of an error, and because closing
+// early would cancel a batch on the server while it is still at work.
+func (s Statement) each(ctx context.Context, db *sql.DB, c Call, scan func(*sql.Rows) error) error {
+	rows, err := db.QueryContext(ctx, s.Text, s.Args(c)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for more := true; more; more = rows.NextResultSet() {
+		for rows.Next() {
+			if err := scan(rows); err != nil {
+				return fmt.Errorf("unexpected answer: %w", err)
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	return rows.Close()
+}

@@ -1,0 +1,174 @@
+package sqlhandler_test
+
+// This file is a database that answers from a script, and a dialect for it.
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
+)
+
+// The errors that the stub's dialect knows.
+var (
+	errLost     = errors.New("lost to another session")
+	errBroken   = errors.New("the stream is broken")
+	errDown     = errors.New("the database is recovering")
+	errNoRights = errors.New("permission denied")
+)
+
+func judge(err error) (sqlhandler.Verdict, string) {
+	switch {
+	case errors.Is(err, errLost):
+		return sqlhandler.Again, ""
+	case errors.Is(err, errBroken):
+		return sqlhandler.Broken, ""
+	case errors.Is(err, errDown):
+		return sqlhandler.Unavailable, "wait"
+	case errors.Is(err, errNoRights):
+		return sqlhandler.Mistake, "run GRANT"
+	}
+	return sqlhandler.Unknown, ""
+}
+
+// dialect is of statements that are their own names.
+func dialect() sqlhandler.Dialect {
+	statement := func(text string) sqlhandler.Statement {
+		return sqlhandler.Statement{Text: text, Args: func(c sqlhandler.Call) []any {
+			return []any{c.Key, c.Token, c.Supersedes, c.SweepFrom, int64(c.Limit)}
+		}}
+	}
+	return sqlhandler.Dialect{
+		Name: "stubhandler", Table: `"locks"`, MaxKey: 10, MaxToken: 8, Judge: judge,
+		Grant: statement("grant"), Extend: statement("extend"), Release: statement("release"),
+		Inspect: statement("inspect"), History: statement("history"),
+		StoredKey: func(key string) string {
+			if strings.HasSuffix(key, " ") {
+				return key + "|"
+			}
+			return key
+		},
+		Refuse: func(what, text string) string {
+			if strings.Contains(text, "\x00") {
+				return "has a zero in it"
+			}
+			return ""
+		},
+	}
+}
+
+// call is a statement as the driver got it.
+type call struct {
+	statement string
+	args      []any
+}
+
+// stub plays the server. answer is asked for every statement, with the number of those before it.
+type stub struct {
+	answer func(call int) ([][]driver.Value, error)
+
+	mu    sync.Mutex
+	calls []call
+}
+
+// first fails the first n statements with err and answers the rest.
+func first(n int, err error, rows ...[]driver.Value) func(int) ([][]driver.Value, error) {
+	return func(call int) ([][]driver.Value, error) {
+		if call < n {
+			return nil, err
+		}
+		return rows, nil
+	}
+}
+
+func newStub(t *testing.T, answer func(int) ([][]driver.Value, error), change ...func(*sqlhandler.Dialect)) (*sqlhandler.Handler, *stub) {
+	t.Helper()
+	s := &stub{answer: answer}
+	db := sql.OpenDB(s)
+	t.Cleanup(func() { _ = db.Close() })
+	d := dialect()
+	for _, f := range change {
+		f(&d)
+	}
+	return sqlhandler.New(db, d), s
+}
+
+func (s *stub) sent() []call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+func (s *stub) Connect(context.Context) (driver.Conn, error) { return stubConn{s}, nil }
+func (s *stub) Driver() driver.Driver                        { return nil }
+
+type stubConn struct{ *stub }
+
+func (c stubConn) QueryContext(_ context.Context, statement string, args []driver.NamedValue) (driver.Rows, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	values := make([]any, len(args))
+	for i, a := range args {
+		values[i] = a.Value
+	}
+	c.calls = append(c.calls, call{statement, values})
+	rows, err := c.answer(len(c.calls) - 1)
+	if err != nil {
+		return nil, err
+	}
+	r := &stubRows{rows: rows}
+	if len(rows) > 0 {
+		r.columns = make([]string, len(rows[0]))
+	}
+	return r, nil
+}
+
+func (stubConn) Prepare(string) (driver.Stmt, error) {
+	panic("every statement goes without preparing")
+}
+func (stubConn) Begin() (driver.Tx, error) { panic("no operation needs a transaction") }
+func (stubConn) Close() error              { return nil }
+
+type stubRows struct {
+	columns []string
+	rows    [][]driver.Value
+}
+
+func (r *stubRows) Close() error      { return nil }
+func (r *stubRows) Columns() []string { return r.columns }
+
+func (r *stubRows) Next(dest []driver.Value) error {
+	if len(r.rows) == 0 {
+		return io.EOF
+	}
+	copy(dest, r.rows[0])
+	r.rows = r.rows[1:]
+	return nil
+}
+
+var claim = loki.Claim{Key: "key", Token: "token", Expiry: time.Second, Holder: "host/1", Supersedes: "older"}
+
+// operations are every way to send something.
+var operations = map[string]func(context.Context, *sqlhandler.Handler) error{
+	"lock":    func(ctx context.Context, h *sqlhandler.Handler) error { _, err := h.Lock(ctx, claim); return err },
+	"grant":   func(ctx context.Context, h *sqlhandler.Handler) error { _, err := h.Grant(ctx, claim); return err },
+	"extend":  func(ctx context.Context, h *sqlhandler.Handler) error { _, err := h.Extend(ctx, claim); return err },
+	"release": func(ctx context.Context, h *sqlhandler.Handler) error { return h.Release(ctx, claim) },
+	"inspect": func(ctx context.Context, h *sqlhandler.Handler) error {
+		_, _, err := h.Inspect(ctx, claim.Key)
+		return err
+	},
+	"history": func(ctx context.Context, h *sqlhandler.Handler) error {
+		_, err := h.History(ctx, claim.Key, 5)
+		return err
+	},
+}

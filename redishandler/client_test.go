@@ -25,30 +25,6 @@ var (
 	_ redishandler.Client = redis.Scripter(nil)
 )
 
-func TestCluster(t *testing.T) {
-	server := redistest.Start(t, "--cluster-enabled", "yes")
-	slots := make([]int, 16384)
-	for i := range slots {
-		slots[i] = i
-	}
-	require.NoError(t, server.Client(t).ClusterAddSlots(t.Context(), slots...).Err())
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}})
-	defer func() { require.NoError(t, client.Close()) }()
-	f := &fixture{t: t, server: server, redis: server.Client(t), handler: redishandler.New(client)}
-	require.Eventually(t, func() bool { // a new cluster thinks it over for two seconds
-		return f.redis.Set(t.Context(), "probe", "", time.Second).Err() == nil
-	}, 2*patience, 5*time.Millisecond)
-	for _, key := range nastyKeys {
-		a, b := mirrored(claim(key, time.Minute)), claim(key, time.Minute)
-		f.mustHold(a)
-		f.mustBeBusy(b)
-		require.NoError(t, f.redis.ScriptFlush(t.Context()).Err())
-		require.True(t, f.extend(a))
-		f.release(a)
-		require.Equal(t, a.Token, f.mustHold(b).Released)
-	}
-}
-
 func TestClusterThatIsDownIsUnavailable(t *testing.T) {
 	server := redistest.Start(t, "--cluster-enabled", "yes") // no slots are assigned
 	_, err := redishandler.New(server.Client(t, noWait)).Lock(t.Context(), claim("k", time.Minute))

@@ -1,9 +1,11 @@
 package redishandler_test
 
-// This file is the suite that every handler has to pass.
+// This file is the suite that every handler has to pass. Those of Sentinel, Cluster and replicas are in their files.
 
 import (
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/internal/redistest"
@@ -12,15 +14,19 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for name, opts := range map[string][]redishandler.Option{
-		"own keys":    nil,
-		"no prefix":   {redishandler.WithPrefix("")},
-		"LokiNetKeys": {redishandler.WithLokiNetKeys()},
+	for name, test := range map[string]struct {
+		protocol int // of RESP
+		opts     []redishandler.Option
+	}{
+		"RESP3":       {protocol: 3},
+		"RESP2":       {protocol: 2},
+		"no prefix":   {protocol: 3, opts: []redishandler.Option{redishandler.WithPrefix("")}},
+		"LokiNetKeys": {protocol: 2, opts: []redishandler.Option{redishandler.WithLokiNetKeys()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := redistest.Start(t).Client(t)
-			lokitest.Run(t, func(*testing.T) loki.LockHandler { return redishandler.New(client, opts...) })
+			client := redistest.Start(t).Client(t, func(o *redis.Options) { o.Protocol = test.protocol })
+			lokitest.Run(t, func(*testing.T) loki.LockHandler { return redishandler.New(client, test.opts...) })
 		})
 	}
 }

@@ -44,16 +44,22 @@
 //	loki:{invoice-batch}:free
 //
 // All waiters of a Handler share one connection that listens ([Handler.Notify]), which is there only while somebody
-// waits. In a cluster the message is a sharded one, and each lock that is waited for has a connection. A user who may
-// not publish or subscribe locks all the same; waiters then poll.
+// waits. In a cluster the message is a sharded one, if the cluster has these, and each lock that is waited for has a
+// connection. A user who may not publish or subscribe locks all the same; waiters then poll.
+//
+// # Replicas
+//
+// A master answers before its replicas know of a lock, and a failover to one that missed it makes the lock free.
+// [WithReplicaAck] waits for them. docs/redis.md in the repository says what each topology promises, and with which
+// settings.
 //
 // # Permissions
 //
 // An ACL user needs the commands EVAL, EVALSHA, GET, GETEX, SET, DEL, PEXPIRE, PTTL and TIME, and the keys "loki:*"; for
-// waiters that are woken, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, in a cluster their sharded sisters, and the channels
-// "loki:*":
+// waiters that are woken, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, and the channels "loki:*"; for [WithReplicaAck], WAIT; in
+// a cluster SPUBLISH, SSUBSCRIBE, ASKING, COMMAND and CLUSTER SLOTS besides:
 //
-//	ACL SETUSER locks on >secret ~loki:* &loki:* +eval +evalsha +get +getex +set +del +pexpire +pttl +time
+//	ACL SETUSER locks on >secret ~loki:* resetchannels &loki:* +eval +evalsha +get +getex +set +del +pexpire +pttl +time
 //	  +publish +subscribe +unsubscribe +ping
 //
 // # Errors

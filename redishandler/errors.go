@@ -19,6 +19,7 @@ import (
 // Codes, the first words of an error reply, with which a server says that it cannot answer now.
 var unavailableCodes = []string{
 	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF", "OOM", "BUSY",
+	"UNBLOCKED",    // WAIT, when the server ceases to be a master
 	"MOVED", "ASK", // a cluster client follows these, so one that comes through is of a cluster that is changing
 }
 
@@ -61,8 +62,8 @@ func (h *Handler) classifyReply(key, code string, err error) error {
 	case redis.IsAuthError(err):
 		return fmt.Errorf("redishandler: the server refused the client's login: check its Username and Password: %w", err)
 	case redis.IsPermissionError(err), refusedInScript.MatchString(err.Error()):
-		return fmt.Errorf("redishandler: the server's user lacks a permission (NOPERM): it needs EVAL, EVALSHA, GET, GETEX, SET, DEL, PEXPIRE, PTTL and TIME, for every key such as %q: %w",
-			h.naming.keys(key)[0], err)
+		return fmt.Errorf("redishandler: the server's user lacks a permission (NOPERM): it needs EVAL, EVALSHA, GET, GETEX, SET, DEL, PEXPIRE, PTTL and TIME, for every key such as %q; WAIT if WithReplicaAck is used; and PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, for every channel such as %q, if waiters are to be woken: %w",
+			h.naming.keys(key)[0], h.naming.channel(key), err)
 	case code == "MOVED" && single:
 		return fmt.Errorf("redishandler: the server is part of a cluster and the client is for a single server: make it with redis.NewClusterClient: %w", err)
 	case redis.IsMaxClientsError(err), slices.Contains(unavailableCodes, code):
@@ -74,6 +75,9 @@ func (h *Handler) classifyReply(key, code string, err error) error {
 // refusedInScript finds a missing permission that a command in a script met: it has no code of its own. Redis 7.2 and
 // later use other words than those before.
 var refusedInScript = regexp.MustCompile(`ACL failure in script|user executing the script`)
+
+// isUnknownCommand reports whether the server is too old for a command, or its owner has renamed it.
+func isUnknownCommand(err error) bool { return redis.HasErrorPrefix(err, "unknown command") }
 
 // inScript finds the code of an error that a command got inside a script. Redis before 7.0 puts the place in front:
 //

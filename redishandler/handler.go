@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +17,8 @@ import (
 
 // Client is what a Handler asks of a client: to run a script. Every client of go-redis does: [redis.Client] (also for
 // Sentinel), [redis.ClusterClient], [redis.Ring], and whatever wraps one. It must be safe for concurrent use, as these
-// are. A pipeline is none: it does not answer until it is executed.
+// are. A pipeline is none: it does not answer until it is executed. A Ring that takes a server for down moves its locks to
+// another, where they are free, unless its HeartbeatFn says that all are up.
 type Client interface {
 	Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
 	EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd
@@ -32,6 +31,7 @@ type Handler struct {
 	client   Client
 	naming   naming
 	fenceTTL time.Duration
+	ack      replicaAck
 	mistake  error // of New's caller; every method returns it
 
 	listeners *listeners // nil if the client cannot subscribe
@@ -45,11 +45,19 @@ func New(client Client, opts ...Option) *Handler {
 	s := settle(opts)
 	if isNil(client) {
 		s.mistake("the client is nil: make one with redis.NewClient, or pass the one you have")
+	} else if s.ack.replicas > 0 {
+		if wrong := s.ack.mistake(client); wrong != "" {
+			s.mistake("%s", wrong)
+		}
+	}
+	if s.serverTimeout != 0 {
+		s.mistake("WithServerTimeout is for NewQuorum only: the Locker bounds the calls of a single server")
 	}
 	return &Handler{
 		client:    client,
 		naming:    s.naming,
 		fenceTTL:  s.fenceTTL,
+		ack:       s.ack,
 		mistake:   errors.Join(s.mistakes...),
 		listeners: newListeners(client),
 		waking:    wakingCommand(client),
@@ -93,12 +101,20 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	if err := h.checkLasting(c); err != nil {
 		return loki.Grant{}, err
 	}
-	reply, err := h.run(ctx, grantScript, c.Key,
-		c.Token, milliseconds(c.Expiry), c.Holder, c.Fence, c.Supersedes, milliseconds(h.fenceTTL), h.waking).StringSlice()
+	cmd, unconfirmed := h.confirmed(ctx, grantScript, c.Key,
+		c.Token, milliseconds(c.Expiry), c.Holder, c.Fence, c.Supersedes, milliseconds(h.fenceTTL), h.waking)
+	reply, err := cmd.StringSlice()
 	if err != nil {
 		return loki.Grant{}, h.classify(ctx, c.Key, err)
 	}
-	return parseGrant(reply)
+	grant, err := parseGrant(reply)
+	if err != nil || !grant.Held || unconfirmed == nil {
+		return grant, err
+	}
+	if heldBefore(reply) { // a renewal: what was confirmed earlier stands
+		return loki.Grant{}, unconfirmed
+	}
+	return loki.Grant{}, h.takeBack(ctx, c, unconfirmed)
 }
 
 // Extend implements [loki.Extender].
@@ -106,8 +122,15 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (held bool, err erro
 	if err := h.checkLasting(c); err != nil {
 		return false, err
 	}
-	reply, err := h.run(ctx, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(h.fenceTTL), h.waking).Text()
-	return reply == "1", h.classify(ctx, c.Key, err)
+	cmd, unconfirmed := h.confirmed(ctx, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(h.fenceTTL), h.waking)
+	reply, err := cmd.Text()
+	if err != nil {
+		return false, h.classify(ctx, c.Key, err)
+	}
+	if reply != "1" {
+		return false, nil
+	}
+	return unconfirmed == nil, unconfirmed
 }
 
 // Inspect implements [loki.Inspector]. The key is a claim's. A replica may answer, with what it knows.
@@ -144,7 +167,23 @@ func (h *Handler) run(ctx context.Context, s script, key string, args ...any) *r
 		cmd.SetErr(err)
 		return cmd
 	}
-	return s.run(ctx, h.client, h.naming.keys(key), args...)
+	cmd := s.run(ctx, h.client, h.naming.keys(key), args...)
+	h.lookAgain(ctx, cmd.Err())
+	return cmd
+}
+
+// lookAgain has a cluster's client ask who has which slot if a command got no reply: the master may have been replaced.
+// By itself go-redis goes on asking the old one for ClusterStateReloadInterval, a minute. It does so in the background,
+// once however often it is told.
+func (h *Handler) lookAgain(ctx context.Context, err error) {
+	var reply redis.Error
+	_, moved := redis.IsMovedError(err) // to a subscription, which go-redis does not redirect
+	if err == nil || errors.As(err, &reply) && !moved && !redis.IsReadOnlyError(err) {
+		return
+	}
+	if c, ok := h.client.(interface{ ReloadState(ctx context.Context) }); ok {
+		c.ReloadState(ctx)
+	}
 }
 
 // check refuses a claim that could not be told from others once it is stored. The Locker makes none such.
@@ -189,54 +228,4 @@ func milliseconds(d time.Duration) int64 {
 		ms++
 	}
 	return ms
-}
-
-// parseGrant reads the result of grant.lua.
-func parseGrant(reply []string) (grant loki.Grant, err error) {
-	switch {
-	case len(reply) == 3 && reply[0] == "1":
-		grant = loki.Grant{Held: true, Released: reply[1]}
-		grant.Fence, err = strconv.ParseInt(reply[2], 10, 64)
-	case len(reply) == 6 && reply[0] == "0":
-		grant = loki.Grant{Released: reply[1]}
-		grant.HeldBy, err = parseHolder(reply[2:])
-	default:
-		err = errMalformed
-	}
-	if err != nil {
-		return loki.Grant{}, malformed(reply)
-	}
-	return grant, nil
-}
-
-// parseHolder reads a holder's name and three numbers of ms, empty where they are not known: since, until and left.
-func parseHolder(reply []string) (loki.Holder, error) {
-	if len(reply) != 4 {
-		return loki.Holder{}, errMalformed
-	}
-	since, err1 := parseTime(reply[1])
-	until, err2 := parseTime(reply[2])
-	left, err3 := parseMilliseconds(reply[3])
-	return loki.Holder{ID: reply[0], Since: since, Until: until, Left: time.Duration(min(left, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond}, errors.Join(err1, err2, err3)
-}
-
-func parseTime(s string) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	ms, err := parseMilliseconds(s)
-	return time.UnixMilli(ms), err
-}
-
-func parseMilliseconds(s string) (int64, error) {
-	if s == "" {
-		return 0, nil
-	}
-	return strconv.ParseInt(s, 10, 64)
-}
-
-var errMalformed = errors.New("not one of the script's")
-
-func malformed(reply []string) error {
-	return fmt.Errorf("redishandler: the server's answer %q is not one of the script's: is something between it and the client?", reply)
 }

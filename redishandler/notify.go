@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -20,7 +21,8 @@ type subscriber interface {
 // shard, and with a [redis.Ring], it is one for each lock. go-redis restores a connection that broke; whoever listens
 // is then told to look, since something may have been missed.
 //
-// With a client that cannot subscribe the error matches [errors.ErrUnsupported].
+// With a client that cannot subscribe the error matches [errors.ErrUnsupported]. A user of the server who may not is told
+// so by the error.
 func (h *Handler) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
 	if err := h.checkKey(key); err != nil {
 		return nil, err
@@ -32,6 +34,10 @@ func (h *Handler) Notify(ctx context.Context, key string) (<-chan struct{}, erro
 		return nil, err
 	}
 	told, err := h.listeners.join(ctx, h.naming.channel(key))
+	if isUnknownCommand(err) && h.listeners.unsharded.Load() { // which has just turned out
+		told, err = h.listeners.join(ctx, h.naming.channel(key))
+	}
+	h.lookAgain(ctx, err)
 	return told, h.classify(ctx, key, err)
 }
 
@@ -41,6 +47,8 @@ type listeners struct {
 	sharded bool // a message stays in the shard of its channel
 	single  bool // one connection can hear every channel
 
+	unsharded atomic.Bool // a cluster that turned out to be older than its messages in shards, 7.0
+
 	// commands keeps subscribing and unsubscribing in the order in which listeners come and go: an unsubscription
 	// that overtakes the next listener's subscription would leave that one deaf. It is held while a command is sent,
 	// and is a channel of one so that a caller whose ctx ends need not wait for another's dial.
@@ -48,18 +56,6 @@ type listeners struct {
 
 	mu    sync.Mutex // guards what follows, and the feeds; never held while a command is sent
 	feeds map[string]*feed
-}
-
-// feed is one connection and the channels it listens to. Its pubsub is guarded by listeners.commands.
-type feed struct {
-	pubsub *redis.PubSub
-	topics map[string]*topic
-}
-
-// topic is one channel: a value in told says that its lock may be free.
-type topic struct {
-	told  map[chan struct{}]struct{}
-	ready chan struct{} // closed when the server has confirmed the subscription
 }
 
 // newListeners returns nil if the client cannot subscribe.
@@ -102,8 +98,10 @@ func (l *listeners) join(ctx context.Context, channel string) (<-chan struct{}, 
 	if err == nil {
 		select {
 		case <-t.ready:
-			context.AfterFunc(ctx, func() { l.leave(ctx, channel, told) })
-			return told, nil
+			if err = t.refused; err == nil {
+				context.AfterFunc(ctx, func() { l.leave(ctx, channel, told) })
+				return told, nil
+			}
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -156,7 +154,7 @@ func (l *listeners) subscribe(ctx context.Context, channel string) error {
 	case l.single:
 		f.pubsub = l.client.Subscribe(ctx)
 		err = f.pubsub.Subscribe(ctx, channel)
-	case l.sharded:
+	case l.sharded && !l.unsharded.Load():
 		f.pubsub = l.client.(interface {
 			SSubscribe(ctx context.Context, channels ...string) *redis.PubSub
 		}).SSubscribe(ctx, channel)
@@ -164,8 +162,7 @@ func (l *listeners) subscribe(ctx context.Context, channel string) error {
 		f.pubsub = l.client.Subscribe(ctx, channel)
 	}
 	if opened {
-		messages := f.pubsub.ChannelWithSubscriptions()
-		go l.hear(f, messages)
+		go l.hear(context.WithoutCancel(ctx), f)
 	}
 	return err
 }
@@ -201,52 +198,5 @@ func (l *listeners) leave(ctx context.Context, channel string, told chan struct{
 	case lastOfTopic:
 		// If it fails the connection is broken, and is restored without the channel.
 		_ = f.pubsub.Unsubscribe(context.WithoutCancel(ctx), channel)
-	}
-}
-
-// hear tells a feed's listeners what comes in, until the feed is closed, or the client is.
-func (l *listeners) hear(f *feed, messages <-chan any) {
-	for message := range messages {
-		switch m := message.(type) {
-		case *redis.Subscription:
-			if m.Kind == "subscribe" || m.Kind == "ssubscribe" {
-				l.tell(f, m.Channel) // also when it is one that was restored
-			}
-		case *redis.Message:
-			l.tell(f, m.Channel)
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for channel, t := range f.topics { // there are none left if the last listener has closed the feed
-		for told := range t.told {
-			close(told)
-		}
-		if l.feeds[l.name(channel)] == f {
-			delete(l.feeds, l.name(channel))
-		}
-	}
-	f.topics = nil
-}
-
-// tell wakes the listeners of a channel. The first message is the server's confirmation, which wakes nobody.
-func (l *listeners) tell(f *feed, channel string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := f.topics[channel]
-	if t == nil {
-		return
-	}
-	select {
-	case <-t.ready:
-	default:
-		close(t.ready)
-		return
-	}
-	for told := range t.told {
-		select {
-		case told <- struct{}{}:
-		default: // it has one to read
-		}
 	}
 }

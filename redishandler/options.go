@@ -21,7 +21,10 @@ type settings struct {
 	naming      naming
 	fenceTTL    time.Duration
 	setFenceTTL bool
+	ack         replicaAck
 	mistakes    []error
+
+	serverTimeout time.Duration // zero but for a quorum
 }
 
 func (s *settings) mistake(format string, args ...any) {
@@ -59,6 +62,31 @@ func WithFenceTTL(d time.Duration) Option {
 // so a lock with one keeps the key that it has without this option. In Redis Cluster such locks work as well, but
 // neither library promises anything of it.
 func WithLokiNetKeys() Option { return func(s *settings) { s.naming.lokiNet = true } }
+
+// WithReplicaAck has a claim count as held only once n replicas have it, so that it survives a failover to one of them:
+// a master promises a lock before its replicas know of it. WAIT follows each claim and each renewal in the same round
+// trip, for timeout at most (in ms, rounded up), which must be shorter than the client's ReadTimeout and should be well
+// below [loki.Config.PrimaryTimeout].
+//
+// If fewer acknowledge in time, the error says how many and is [loki.Unavailable]. A new claim is then released at once.
+// A renewal is not: what was acknowledged earlier stands until its expiry, and the Locker asks again. So a lock ends, or
+// lives by the secondary, when fewer than n replicas are there for longer than its expiry: n should be less than their
+// number. While too few are there, also a refusal takes as long as timeout.
+//
+// It is no consensus. The promise holds if what is promoted is among the replicas that acknowledged: with n smaller than
+// the number of replicas, that is the failover's choice, which goes by how far each has got. The client has to be a
+// [redis.Client], also for Sentinel, or a [redis.ClusterClient].
+func WithReplicaAck(n int, timeout time.Duration) Option {
+	return func(s *settings) {
+		if n <= 0 {
+			s.mistake("WithReplicaAck of %d replicas asks for nothing: leave it out, or ask for one at least", n)
+		}
+		if timeout <= 0 {
+			s.mistake("WithReplicaAck with a timeout of %v would not end, or not wait: it must be positive", timeout)
+		}
+		s.ack = replicaAck{replicas: n, timeout: timeout}
+	}
+}
 
 // settle applies the options to the defaults.
 func settle(opts []Option) settings {

@@ -1,11 +1,13 @@
 // Package redistest runs a real redis-server of a test's own.
 //
 // Each server has a free port, an empty directory and no persistence, and ends with the test, also when the test
-// process is killed (on Linux). It does not share anything with a server that happens to run on the machine.
+// process is killed (on Linux). The program is the redis-server in PATH, or the one that [ProgramVar] names: any version
+// of Redis or Valkey. It does not share anything with a server that happens to run on the machine.
 package redistest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +32,9 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
+// ProgramVar is the environment variable with the path of the redis-server, or valkey-server, to test with.
+const ProgramVar = "LOKI_TEST_REDIS_SERVER"
+
 const (
 	startTimeout  = 10 * time.Second // for a server to answer PING; a loaded machine takes a second
 	startAttempts = 5                // a probed port can be lost to another process before the server binds it
@@ -39,6 +45,7 @@ type Server struct {
 	binary string
 	port   int
 	dir    string
+	conf   string // a configuration file, if there is one
 	args   []string
 	proc   *process
 }
@@ -47,9 +54,30 @@ type Server struct {
 // "--cluster-enabled", "yes".
 func Start(tb TB, args ...string) *Server {
 	tb.Helper()
-	binary, err := exec.LookPath("redis-server")
+	s := prepare(tb, args...)
+	var err error
+	for range startAttempts {
+		s.port = freePort(tb)
+		if slices.Contains(args, "--cluster-enabled") {
+			s.port = freeClusterPort(tb)
+		}
+		if err = s.run(); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
 	if err != nil {
-		tb.Fatalf("redistest: there is no redis-server in PATH: run `make test`, which installs it, or install the package redis-server")
+		tb.Fatalf("redistest: %v", err)
+	}
+	return s
+}
+
+// prepare is all of Start but the port and the process.
+func prepare(tb TB, args ...string) *Server {
+	tb.Helper()
+	program := cmp.Or(os.Getenv(ProgramVar), "redis-server")
+	binary, err := exec.LookPath(program)
+	if err != nil {
+		tb.Fatalf("redistest: there is no %s: run `make test`, which installs redis-server, or install the package redis-server: %v", program, err)
 	}
 	dir, err := os.MkdirTemp("", "redistest-")
 	if err != nil {
@@ -60,15 +88,6 @@ func Start(tb TB, args ...string) *Server {
 		s.Kill()
 		_ = os.RemoveAll(dir)
 	})
-	for range startAttempts {
-		s.port = freePort(tb)
-		if err = s.run(); !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-	}
-	if err != nil {
-		tb.Fatalf("redistest: %v", err)
-	}
 	return s
 }
 
@@ -106,10 +125,12 @@ func (s *Server) signal(tb TB, sig syscall.Signal) {
 	}
 }
 
-// Restart brings the server back on the same port, empty. A server that still runs is killed first.
-func (s *Server) Restart(tb TB) {
+// Restart brings the server back on the same port, empty unless it has saved its data. A server that still runs is
+// killed first. The arguments are added to those of Start.
+func (s *Server) Restart(tb TB, args ...string) {
 	tb.Helper()
 	s.Kill()
+	s.args = append(slices.Clone(s.args), args...)
 	if err := s.run(); err != nil {
 		tb.Fatalf("redistest: restart: %v", err)
 	}
@@ -120,7 +141,11 @@ func (s *Server) run() error {
 	args := append([]string{
 		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
+		"--repl-diskless-sync-delay", "0", // a first replica need not wait five seconds for a second
 	}, s.args...)
+	if s.conf != "" { // it has to come first
+		args = append([]string{s.conf}, args...)
+	}
 	proc, err := start(s.binary, args)
 	if err != nil {
 		return err

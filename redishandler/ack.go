@@ -1,0 +1,178 @@
+package redishandler
+
+// This file is the wait for replicas, and where it has to be sent.
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lokilock/loki"
+)
+
+// takeBackTimeout bounds the release of a claim that too few replicas have. The server has just answered.
+const takeBackTimeout = time.Second
+
+// replicaAck is what [WithReplicaAck] asked for; the zero value asks for nothing.
+type replicaAck struct {
+	replicas int
+	timeout  time.Duration
+}
+
+// server is a client of one server at a time: [redis.Client], also for Sentinel. Conn tells it from clients that choose
+// a server for each command, and would send WAIT to any.
+type server interface {
+	Conn() *redis.Conn
+	pipeliner
+}
+
+// cluster is [redis.ClusterClient]. Its own pipeline sends WAIT, which has no key, to a node of its choice, so the node
+// is found here and a redirection followed here.
+type cluster interface {
+	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	ForEachShard(ctx context.Context, fn func(ctx context.Context, client *redis.Client) error) error
+	Options() *redis.ClusterOptions
+}
+
+type pipeliner interface {
+	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
+}
+
+// mistake says why this client cannot wait for replicas; empty if it can.
+func (a replicaAck) mistake(client Client) string {
+	var readTimeout time.Duration
+	switch c := client.(type) {
+	case cluster:
+		readTimeout = c.Options().ReadTimeout
+	case server:
+		if c, ok := client.(interface{ Options() *redis.Options }); ok {
+			readTimeout = c.Options().ReadTimeout
+		}
+	default:
+		return fmt.Sprintf("WithReplicaAck cannot be kept with a %T: it needs a *redis.Client or a *redis.ClusterClient, whose connection to a lock's server is known", client)
+	}
+	if readTimeout > 0 && a.timeout >= readTimeout {
+		return fmt.Sprintf("WithReplicaAck may wait for %v, and the client gives up reading after %v: make its ReadTimeout longer", a.timeout, readTimeout)
+	}
+	return ""
+}
+
+// confirmed is run for a script whose write has to reach replicas. The error says why it is not known to have reached
+// them, and is nil if the script itself failed.
+func (h *Handler) confirmed(ctx context.Context, s script, key string, args ...any) (cmd *redis.Cmd, unconfirmed error) {
+	if h.ack.replicas == 0 {
+		return h.run(ctx, s, key, args...), nil
+	}
+	cmd, wait := h.ack.run(ctx, h.client, s, h.naming.keys(key), args)
+	h.lookAgain(ctx, cmd.Err())
+	if cmd.Err() == nil {
+		unconfirmed = h.tooFew(ctx, key, wait)
+	}
+	return cmd, unconfirmed
+}
+
+// tooFew returns an error unless WAIT has counted enough replicas.
+func (h *Handler) tooFew(ctx context.Context, key string, wait *redis.IntCmd) error {
+	acknowledged, err := wait.Result()
+	if err != nil {
+		return h.classify(ctx, key, err)
+	}
+	if acknowledged >= int64(h.ack.replicas) {
+		return nil
+	}
+	return loki.Unavailable(fmt.Errorf("redishandler: the claim of %q was recorded, and %d of %d replicas acknowledged it within %v: see whether they are attached and keep up",
+		key, acknowledged, h.ack.replicas, h.ack.timeout))
+}
+
+// takeBack releases a new claim that is not confirmed, whatever has become of ctx. It was never mirrored, so the token
+// that is remembered of an earlier one stays.
+func (h *Handler) takeBack(ctx context.Context, c loki.Claim, unconfirmed error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
+	defer cancel()
+	c.Mirrored = false
+	if err := h.Release(ctx, c); err != nil {
+		return fmt.Errorf("%w; it could not be taken back and ends with its expiry: %s", unconfirmed, err.Error())
+	}
+	return fmt.Errorf("%w; it was taken back", unconfirmed)
+}
+
+// run sends a script and, behind it on the same connection, WAIT: it is about what its connection has written. Both go
+// in one pipeline, which go-redis repeats as a whole, since a WAIT alone on another connection would prove nothing.
+func (a replicaAck) run(ctx context.Context, client Client, s script, keys []string, args []any) (*redis.Cmd, *redis.IntCmd) {
+	if err := ctx.Err(); err != nil { // not every client looks before it sends
+		return failed(ctx, err)
+	}
+	c, ok := client.(cluster)
+	if !ok {
+		return a.send(ctx, client.(pipeliner), s, keys, args, false)
+	}
+	node, err := c.MasterForKey(ctx, keys[0])
+	if err != nil {
+		return failed(ctx, err)
+	}
+	asking := false
+	for redirects := c.Options().MaxRedirects; ; redirects-- {
+		cmd, wait := a.send(ctx, node, s, keys, args, asking)
+		address, moved := redis.IsMovedError(cmd.Err())
+		if !moved {
+			address, asking = redis.IsAskError(cmd.Err())
+		}
+		if !moved && !asking || redirects <= 0 {
+			return cmd, wait
+		}
+		if node = find(ctx, c, address); node == nil {
+			return cmd, wait
+		}
+	}
+}
+
+// send sends the digest, and the text if the server does not know it.
+func (a replicaAck) send(ctx context.Context, node pipeliner, s script, keys []string, args []any, asking bool) (cmd *redis.Cmd, wait *redis.IntCmd) {
+	for _, eval := range []func(p redis.Pipeliner) *redis.Cmd{
+		func(p redis.Pipeliner) *redis.Cmd { return p.EvalSha(ctx, s.digest, keys, args...) },
+		func(p redis.Pipeliner) *redis.Cmd { return p.Eval(ctx, s.text, keys, args...) },
+	} {
+		// Each command has its own error.
+		_, _ = node.Pipelined(ctx, func(p redis.Pipeliner) error {
+			if asking {
+				p.Do(ctx, "asking")
+			}
+			cmd = eval(p)
+			wait = redis.NewIntCmd(ctx, "wait", a.replicas, milliseconds(a.timeout))
+			return p.Process(ctx, wait)
+		})
+		if !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+			break
+		}
+	}
+	return cmd, wait
+}
+
+// find returns the node at an address, nil if there is none. ForEachShard looks at the cluster anew.
+func find(ctx context.Context, c cluster, address string) *redis.Client {
+	found := make(chan *redis.Client, 1)
+	_ = c.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error { // many at once
+		if node.Options().Addr == address {
+			select {
+			case found <- node:
+			default:
+			}
+		}
+		return nil
+	})
+	select {
+	case node := <-found:
+		return node
+	default:
+		return nil
+	}
+}
+
+func failed(ctx context.Context, err error) (*redis.Cmd, *redis.IntCmd) {
+	cmd, wait := redis.NewCmd(ctx), redis.NewIntCmd(ctx)
+	cmd.SetErr(err)
+	wait.SetErr(err)
+	return cmd, wait
+}

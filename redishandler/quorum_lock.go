@@ -1,0 +1,183 @@
+package redishandler
+
+// This file is how a claim gets a majority: rounds of votes, and what is done with votes that came to nothing.
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lokilock/loki"
+)
+
+const (
+	// maxRounds is how often a claim is put to the vote while the votes are split.
+	maxRounds = 12
+
+	// A pause between two rounds is random, up to a bound that begins with the first of these, or with the time that the
+	// round took if that was longer, and is doubled up to the second. Rivals who paused for the same time would split the
+	// votes for ever.
+	firstSplitPause = 4 * time.Millisecond
+	maxSplitPause   = 100 * time.Millisecond
+)
+
+// Lock implements [loki.LockHandler]. It is [Quorum.Grant] without the details.
+func (q *Quorum) Lock(ctx context.Context, c loki.Claim) (bool, error) {
+	grant, err := q.Grant(ctx, c)
+	return grant.Held, err
+}
+
+// Grant implements [loki.Granter], without fences: [loki.Grant.Fence] is zero.
+//
+// The claim holds with a majority of the servers. It is refused if a majority holds for one and the same other token.
+// When the votes are split, so that no claim has a majority, they are cast again after a random pause, as long as ctx has
+// time for it and a dozen times at most; meanwhile all but the claim with the most votes give theirs back.
+//
+// Everything else is an error, mostly a [*QuorumError]: also votes that are split to the end, because to be told "busy"
+// would have all of the rivals skip what none of them does.
+//
+// With any answer but a grant, what the claim has got, or had before, is released on every server: before the return or,
+// where a server does not answer, after it.
+func (q *Quorum) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+	if err := q.check(ctx, func(h *Handler) error { return h.checkLasting(c) }); err != nil {
+		return loki.Grant{}, err
+	}
+	bound := firstSplitPause
+	kept := false // votes of the round before
+	for n := 1; ; n++ {
+		asked := time.Now()
+		r := q.newRound(q.patience(c.Expiry))
+		r.ask(ctx, idOf(c), func(ctx context.Context, m *member) Vote { return m.handler.vote(ctx, c) }, nil)
+		b, d, err := r.count(ctx, (*ballot).ofLock)
+		took := time.Since(asked)
+		late := d == won && tooLate(c.Expiry, took)
+		if d == won && !late {
+			return loki.Grant{Held: true, Released: b.released()}, nil
+		}
+		bound = min(max(bound, took), maxSplitPause)
+		leads := d == split && b.leads(c.Token)
+		pause := splitPause(bound, leads)
+		again := (d == split || late) && n < maxRounds && hasTime(ctx, pause+took)
+		if !again || !leads {
+			q.takeBack(ctx, c, r, b, kept)
+		}
+		kept = leads
+		switch {
+		case again && wait(ctx, pause):
+			bound *= 2
+		case again:
+			q.takeBack(ctx, c, r, b, true)
+			return loki.Grant{}, ctx.Err()
+		case err != nil:
+			return loki.Grant{}, err
+		case d == lost:
+			return loki.Grant{HeldBy: b.holder()}, nil
+		case late:
+			return loki.Grant{}, loki.Unavailable(fmt.Errorf("redishandler: the votes for %q took %v to come, which leaves too little of its expiry of %v; it was taken back",
+				c.Key, took.Round(time.Millisecond), c.Expiry))
+		default:
+			return loki.Grant{}, b.failure("lock", c.Key, d)
+		}
+	}
+}
+
+// splitPause is the pause before the next round, up to bound. Who leads keeps his votes and is to be first, when the
+// others have given theirs back.
+func splitPause(bound time.Duration, leads bool) time.Duration {
+	if leads {
+		return rand.N(bound / 4)
+	}
+	return bound/4 + rand.N(bound*3/4)
+}
+
+// hasTime reports whether ctx goes on for longer than d. Another round that it would end halves what is known now: the
+// error would be that of ctx alone.
+func hasTime(ctx context.Context, d time.Duration) bool {
+	deadline, ends := ctx.Deadline()
+	return !ends || time.Until(deadline) > d
+}
+
+// wait waits for d; false means that ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// takeBack releases what a round may have recorded, whatever has become of ctx, and waits for the servers that have
+// granted it, for as long as the round waited for them: rivals who ask again must not find votes of a claim that has
+// given up.
+//
+// It wakes nobody. The key is not free because of it, and waiters who woke each other with every vote that they could
+// not use would never rest. Nor is the token remembered: no other store knows it, and the one before it may be needed.
+//
+// kept says that there are votes of the round before, too, on whichever server.
+func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot, kept bool) {
+	c.Quiet, c.Mirrored = true, false
+	back := make(chan struct{}, len(q.members))
+	missing := 0
+	for i, m := range q.members {
+		v, req := b.votes[i], r.requests[i]
+		if !kept && (v.Verdict == VerdictHeld || v.Err == errNotAsked) { //nolint:errorlint // identity: whether it is in the lane
+			continue
+		}
+		granted := v.Verdict == VerdictGranted
+		step := func(l *lane) {
+			if kept || req.sent && req.vote.Verdict != VerdictHeld { // it may have refused since
+				m.letGo(context.WithoutCancel(ctx), l, c, func(Vote) {
+					if granted {
+						back <- struct{}{}
+					}
+				})
+			}
+		}
+		if m.submit(idOf(c), maxLateReleases, step) && granted {
+			missing++
+		}
+	}
+	timer := time.NewTimer(r.patience)
+	defer timer.Stop()
+	for ; missing > 0; missing-- {
+		select {
+		case <-back:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// vote asks one server to record a claim, for longer than its expiry, so that it holds for as long by our clock.
+func (h *Handler) vote(ctx context.Context, c loki.Claim) Vote {
+	reply, err := h.run(ctx, voteScript, c.Key,
+		c.Token, milliseconds(padded(c.Expiry)), c.Holder, 0, c.Supersedes, milliseconds(h.fenceTTL), h.waking).StringSlice()
+	switch {
+	case err != nil:
+		return failure(h.classify(ctx, c.Key, err))
+	case len(reply) >= 3 && reply[0] == "1":
+		return Vote{Verdict: VerdictGranted, released: reply[1]}
+	case len(reply) == 7 && reply[0] == "0":
+		return heldVote(reply[2:])
+	}
+	return failure(malformed(reply))
+}
+
+// heldVote reads a holder and his token.
+func heldVote(reply []string) Vote {
+	holder, err := parseHolder(reply[:len(reply)-1])
+	if err != nil {
+		return failure(malformed(reply))
+	}
+	if holder.Left > 0 {
+		left := promised(holder.Left)
+		holder.Left, holder.Until = left, holder.Until.Add(left-holder.Left)
+	}
+	return Vote{Verdict: VerdictHeld, HeldBy: holder, token: reply[len(reply)-1]}
+}

@@ -1,0 +1,72 @@
+package redishandler
+
+// This file is the release of a claim on one server of a quorum, until the server has let it go.
+
+import (
+	"context"
+	"time"
+
+	"github.com/lokilock/loki"
+)
+
+const (
+	// releaseTimeout bounds one attempt at a release. It is longer than a request that somebody waits for gets: a
+	// release does its work also when nobody does.
+	releaseTimeout = time.Second
+
+	// maxTidyTime is for how long a release is tried again at most. The claim's expiry ends it before.
+	maxTidyTime = 30 * time.Second
+
+	// maxTidying is how many releases of one server may wait for another try at once. What comes on top is left to
+	// expire.
+	maxTidying = 1024
+
+	firstTidyPause = 50 * time.Millisecond // before the second try; each further one is twice as long
+	maxTidyPause   = 500 * time.Millisecond
+)
+
+// letGo releases the claim on the server, and tells what came of the first try.
+//
+// It tries again where that is not the end of it, until the server would have forgotten by itself: after a failure, and
+// when an earlier request was not answered. There a success proves nothing, because that request may reach the server
+// after the release did: go-redis sends a command again on its own, and one can land after its connection is gone. A new
+// request for the same claim ends this; who makes it wants what it asks for.
+func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, tell func(Vote)) {
+	forgets := time.Now().Add(min(padded(c.Expiry), maxTidyTime))
+	waiting := false
+	defer func() {
+		if waiting {
+			m.tidying.Add(-1)
+		}
+	}()
+	for pause := firstTidyPause; ; pause = min(2*pause, maxTidyPause) {
+		v := m.releaseOnce(ctx, c)
+		tell(v)
+		tell = func(Vote) {}
+		l.doubt = l.doubt || v.Verdict == VerdictUnreachable
+		if v.Verdict == VerdictMistake || !l.doubt || time.Now().Add(pause).After(forgets) {
+			return
+		}
+		if !waiting {
+			waiting = true
+			if m.tidying.Add(1) > maxTidying {
+				return
+			}
+		}
+		if !m.rest(l, pause) {
+			return
+		}
+	}
+}
+
+// releaseOnce is one attempt.
+func (m *member) releaseOnce(ctx context.Context, c loki.Claim) Vote {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	return m.call(ctx, func(ctx context.Context) Vote {
+		if err := m.handler.Release(ctx, c); err != nil {
+			return failure(err)
+		}
+		return Vote{Verdict: VerdictNotHeld}
+	})
+}

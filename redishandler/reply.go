@@ -1,0 +1,66 @@
+package redishandler
+
+// This file is what the scripts' answers mean.
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/lokilock/loki"
+)
+
+// parseGrant reads the result of grant.lua.
+func parseGrant(reply []string) (grant loki.Grant, err error) {
+	switch {
+	case len(reply) == 4 && reply[0] == "1":
+		grant = loki.Grant{Held: true, Released: reply[1]}
+		grant.Fence, err = strconv.ParseInt(reply[2], 10, 64)
+	case len(reply) == 6 && reply[0] == "0":
+		grant = loki.Grant{Released: reply[1]}
+		grant.HeldBy, err = parseHolder(reply[2:])
+	default:
+		err = errMalformed
+	}
+	if err != nil {
+		return loki.Grant{}, malformed(reply)
+	}
+	return grant, nil
+}
+
+// heldBefore reports whether the claim of a grant was recorded already.
+func heldBefore(reply []string) bool { return reply[3] != "" }
+
+// parseHolder reads a holder's name and three numbers of ms, empty where they are not known: since, until and left.
+func parseHolder(reply []string) (loki.Holder, error) {
+	if len(reply) != 4 {
+		return loki.Holder{}, errMalformed
+	}
+	since, err1 := parseTime(reply[1])
+	until, err2 := parseTime(reply[2])
+	left, err3 := parseMilliseconds(reply[3])
+	return loki.Holder{ID: reply[0], Since: since, Until: until, Left: time.Duration(min(left, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond}, errors.Join(err1, err2, err3)
+}
+
+func parseTime(s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	ms, err := parseMilliseconds(s)
+	return time.UnixMilli(ms), err
+}
+
+func parseMilliseconds(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	return strconv.ParseInt(s, 10, 64)
+}
+
+var errMalformed = errors.New("not one of the script's")
+
+func malformed(reply []string) error {
+	return fmt.Errorf("redishandler: the server's answer %q is not one of the script's: is something between it and the client?", reply)
+}

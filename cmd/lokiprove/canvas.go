@@ -50,6 +50,8 @@ type strip struct {
 	*canvas
 	from, to time.Duration
 	top      float64
+	servers  []serverLane
+	links    []string  // the stores to which each worker has a way, from top to bottom
 	lanes    []float64 // the top of each worker's lane
 }
 

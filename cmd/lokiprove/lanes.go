@@ -2,12 +2,34 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
 )
 
-// drawFaults draws each fault where it struck: a process, a way to a store, or the primary.
+// serverLane is where faults of a server of the primary are drawn. The first one is at the top of the strip.
+type serverLane struct {
+	name   string
+	height float64
+}
+
+// lanesOf is the servers and the ways that a strip shows.
+func lanesOf(s referee.Setting) (servers []serverLane, links []string) {
+	for i := range s.Quorum {
+		servers = append(servers, serverLane{referee.Server(i + 1), voterHeight})
+		links = append(links, referee.Server(i+1))
+	}
+	if s.Quorum == 0 {
+		servers, links = []serverLane{{referee.Primary, serverHeight}}, []string{referee.Primary}
+	}
+	if s.Mode != referee.Alone {
+		links = append(links, referee.Secondary)
+	}
+	return servers, links
+}
+
+// drawFaults draws each fault where it struck: a process, a way to a store, or a server.
 func (s *strip) drawFaults(h *referee.History, bottom float64) {
 	for _, f := range h.Faults {
 		x, width, shown := s.span(f.From, f.To)
@@ -20,16 +42,19 @@ func (s *strip) drawFaults(h *referee.History, bottom float64) {
 			s.label(x, y+height/2+size*0.36, width, size, l.ink, l.label)
 		}
 		switch {
+		case referee.MeetsServer(f.Kind):
+			at := max(slices.IndexFunc(s.servers, func(l serverLane) bool { return l.name == f.Store }), 0)
+			height := s.servers[at].height
+			box(s.top+float64(at)*height+1, height-3, min(height-4, 11))
+			if h.Quorum == 0 {
+				s.drawForgetting(f, bottom)
+			}
 		case f.Store != "":
 			for i, y := range s.lanes {
 				if f.Worker != 0 && f.Worker != i+1 {
 					continue
 				}
-				y += runHeight
-				if f.Store == referee.Secondary {
-					y += linkHeight
-				}
-				box(y+1.5, linkHeight-2, 8)
+				box(y+runHeight+float64(slices.Index(s.links, f.Store))*linkHeight+1.5, linkHeight-2, 8)
 			}
 		case f.Worker != 0:
 			y := s.lanes[f.Worker-1]
@@ -38,9 +63,6 @@ func (s *strip) drawFaults(h *referee.History, bottom float64) {
 			if room := labelWidth(l.label, 10); room <= width {
 				s.label(x+width-room, y+14, room, 10, l.ink, l.label)
 			}
-		default:
-			box(s.top+2, serverHeight-4, 11)
-			s.drawForgetting(f, bottom)
 		}
 	}
 }
@@ -62,7 +84,7 @@ func (s *strip) drawForgetting(f referee.Span, bottom float64) {
 
 func hint(f referee.Span) string {
 	text := fmt.Sprintf("%s, %.3f s to %.3f s", f.Kind, f.From.Seconds(), f.To.Seconds())
-	if f.Store != "" {
+	if f.Store != "" { // whose, or the way to which
 		text += ", " + f.Store
 	}
 	if f.Text != "" {

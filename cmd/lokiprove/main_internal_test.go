@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
@@ -19,6 +21,7 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(workerConfig); config != "" {
 		os.Exit(workerMain(config))
 	}
+	redis.SetLogger(silence{})
 	os.Exit(m.Run())
 }
 
@@ -45,6 +48,7 @@ func proved(t *testing.T, s settings, faults []fault) *referee.Verdict {
 }
 
 func TestShortProofs(t *testing.T) {
+	t.Parallel()
 	for name, s := range map[string]settings{
 		"async": short(referee.Async, true), "sync": short(referee.Sync, true), "alone and lossy": short(referee.Alone, true),
 	} {
@@ -61,24 +65,48 @@ func TestShortProofIsLinearizable(t *testing.T) {
 	require.Equal(t, "linearizable", proved(t, s, schedule(s)).Linear)
 }
 
+func TestShortProofOfAQuorum(t *testing.T) {
+	t.Parallel()
+	s := of(3, short(referee.Alone, true))
+	s.rate = 4
+	v := proved(t, s, schedule(s))
+	require.Empty(t, v.Overlaps)
+	require.Equal(t, "linearizable", v.Linear)
+}
+
 // Every kind of fault, one after the other, is made and is over again, or nobody would get the lock in the end.
 func TestEveryKindOfFault(t *testing.T) {
 	t.Parallel()
-	s := short(referee.Async, true)
-	var faults []fault
-	at := 200 * time.Millisecond
-	for _, k := range kinds {
-		f := fault{id: len(faults) + 1, kind: k.kind, at: at, end: at + 150*time.Millisecond, delay: 20 * time.Millisecond}
-		if !k.everybody {
-			f.worker = 1 + len(faults)%s.workers
-		}
-		if k.link {
-			f.store = []string{referee.Primary, referee.Secondary}[len(faults)%2]
-		}
-		faults = append(faults, f)
-		at += 200 * time.Millisecond
+	for n, mode := range map[int]string{0: referee.Async, 3: referee.Sync} {
+		t.Run(fmt.Sprint("quorum ", n), func(t *testing.T) {
+			t.Parallel()
+			s := of(n, short(mode, true))
+			var faults []fault
+			at := 200 * time.Millisecond
+			for _, k := range kinds {
+				if !s.possible(k) {
+					continue
+				}
+				f := fault{id: len(faults) + 1, kind: k.kind, at: at, delay: 20 * time.Millisecond}
+				f.end = at + max(150*time.Millisecond, s.least(f))
+				if !k.everybody {
+					f.worker = 1 + len(faults)%s.workers
+				}
+				switch {
+				case k.link && len(faults)%2 == 1:
+					f.store = referee.Secondary
+				case n > 0 && (k.link || referee.MeetsServer(k.kind)):
+					f.store = referee.Server(1 + len(faults)%n)
+				case k.link:
+					f.store = referee.Primary
+				}
+				faults = append(faults, f)
+				at = f.end + 50*time.Millisecond
+			}
+			s.length = max(s.length, at+tail*s.expiry)
+			proved(t, s, faults)
+		})
 	}
-	proved(t, s, faults)
 }
 
 func TestShortProofOnSQLServer(t *testing.T) {
@@ -138,6 +166,9 @@ func TestMistakesInTheFlags(t *testing.T) {
 		"-faults-per-second -1":   "between 0 and 20",
 		"-for 3s":                 "the last 5s are without faults",
 		"-mode alone -mssql some": "-mode alone has none",
+		"-quorum 1":               "3, 5 or 7 servers",
+		"-quorum 4":               "3, 5 or 7 servers",
+		"-quorum -3":              "3, 5 or 7 servers",
 		"sync":                    "is no flag",
 		"-mode both -workers 1":   "2 to 16",
 	} {

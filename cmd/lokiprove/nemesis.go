@@ -73,9 +73,9 @@ func (n *nemesis) begin(ctx context.Context, f fault) error {
 	case referee.Stop:
 		return n.fleet[f.worker-1].signal(syscall.SIGSTOP)
 	case referee.Freeze:
-		n.stores.primary().Stop(n.stores.tb)
-	case referee.Restart:
-		n.stores.primary().Kill()
+		n.stores.server(f.store).Stop(n.stores.tb)
+	case referee.Crash, referee.Restart:
+		n.stores.kill(f.store)
 	case referee.Promote:
 		n.stores.detach(ctx)
 	}
@@ -104,9 +104,13 @@ func (n *nemesis) end(ctx context.Context, f fault) error {
 	case referee.Stop:
 		return n.fleet[f.worker-1].signal(syscall.SIGCONT)
 	case referee.Freeze:
-		n.stores.primary().Cont(n.stores.tb)
+		n.stores.server(f.store).Cont(n.stores.tb)
+	case referee.Crash:
+		n.stores.voter(f.store).restart(n.stores.tb)
 	case referee.Restart:
-		n.stores.primary().Restart(n.stores.tb)
+		if err := n.stores.restartEmpty(ctx, f.store); err != nil {
+			return err
+		}
 	case referee.Promote:
 		n.stores.promote(ctx)
 	}
@@ -119,7 +123,7 @@ func (n *nemesis) end(ctx context.Context, f fault) error {
 // met is whose way to a store the fault is on.
 func (n *nemesis) met(f fault) []*member {
 	switch {
-	case f.store == "":
+	case f.store == "", referee.MeetsServer(f.kind):
 		return nil
 	case f.worker == 0:
 		return n.fleet

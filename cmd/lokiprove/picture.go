@@ -16,6 +16,7 @@ const (
 
 	headHeight   = 112.0
 	serverHeight = 24.0 // of the primary's lane
+	voterHeight  = 15.0 // of the lane of one server of a quorum
 	runHeight    = 20.0 // of the part of a lane in which runs are
 	linkHeight   = 11.0 // of a part that shows the way to a store
 	laneGap      = 7.0
@@ -38,6 +39,7 @@ var looks = map[string]look{
 	referee.LostReply:  {"#e58ab4", "#000000", "reply lost"},
 	referee.Disconnect: {"#e8872b", "#000000", ""},
 	referee.Freeze:     {"#9fd3e6", "#000000", "frozen"},
+	referee.Crash:      {"#a4532a", "#ffffff", "crashed"},
 	referee.Restart:    {"#5c2e12", "#ffffff", "restarts empty"},
 	referee.Promote:    {"#b8866b", "#000000", "replica lags"},
 }
@@ -78,11 +80,15 @@ func drawHead(c *canvas, h *referee.History, v *referee.Verdict) {
 	c.text(16, 62, `font-size="12" fill="#444444"`, "overlaps: "+overlapLine(v)+"; stores: "+h.Stores)
 
 	x, y := 16.0, 74.0
-	item := func(l look, text string) {
-		width := float64(len(text))*5.9 + 34
+	fit := func(text string) (width float64) {
+		width = float64(len(text))*5.9 + 34
 		if x+width > pictureWidth-16 {
 			x, y = 16, y+17
 		}
+		return width
+	}
+	item := func(l look, text string) {
+		width := fit(text)
 		c.rect(x, y, 18, 11, fmt.Sprintf(`fill="%s"`, l.fill), text)
 		c.text(x+23, y+9.5, "", text)
 		x += width
@@ -98,28 +104,36 @@ func drawHead(c *canvas, h *referee.History, v *referee.Verdict) {
 	item(looks[referee.Hole], "black hole")
 	item(looks[referee.Slow], "slow")
 	item(looks[referee.LostReply], "next reply lost")
-	item(looks[referee.Freeze], "primary frozen")
+	item(looks[referee.Freeze], "server frozen")
+	if h.Quorum > 0 {
+		item(looks[referee.Crash], "crashed, data kept")
+	}
 	if h.Lossy {
 		item(looks[referee.Restart], "down, then empty")
+	}
+	if h.Lossy && h.Quorum == 0 {
 		item(looks[referee.Promote], "replica falls behind, then leads")
 	}
-	c.text(x+6, y+9.5, `fill="#8a1c12"`, "× lock lost")
+	const lost = "× lock lost"
+	fit(lost)
+	c.text(x+6, y+9.5, `fill="#8a1c12"`, lost)
 }
 
 // draw draws the strip and returns where it ends.
 func (s *strip) draw(h *referee.History, v *referee.Verdict) float64 {
-	links := 2
-	if h.Mode == referee.Alone {
-		links = 1
+	y := s.top
+	s.servers, s.links = lanesOf(h.Setting)
+	for _, l := range s.servers {
+		y += l.height
 	}
-	laneHeight := runHeight + float64(links)*linkHeight
-	y := s.top + serverHeight + laneGap
+	y += laneGap
+	laneHeight := runHeight + float64(len(s.links))*linkHeight
 	for range h.Workers {
 		s.lanes = append(s.lanes, y)
 		y += laneHeight + laneGap
 	}
 	bottom := y - laneGap + 3
-	s.drawGround(h, bottom, links)
+	s.drawGround(h, bottom)
 	s.drawFaults(h, bottom)
 	s.drawRuns(h)
 	s.drawOverlaps(v)
@@ -132,18 +146,22 @@ func (s *strip) draw(h *referee.History, v *referee.Verdict) float64 {
 }
 
 // drawGround draws lanes, their names and the axis.
-func (s *strip) drawGround(h *referee.History, bottom float64, links int) {
+func (s *strip) drawGround(h *referee.History, bottom float64) {
 	name := `text-anchor="end" font-size="12"`
 	small := `text-anchor="end" font-size="8" fill="#777777"`
-	s.rect(plotLeft, s.top, plotWidth, serverHeight, `fill="#f3efe9"`, "the primary's server")
-	s.text(plotLeft-8, s.top+16, name, "primary")
+	top := s.top
+	for _, l := range s.servers {
+		s.rect(plotLeft, top, plotWidth, l.height-1, `fill="#f3efe9"`, l.name)
+		s.text(plotLeft-8, top+l.height/2+4, name, l.name)
+		top += l.height
+	}
 	for i, y := range s.lanes {
 		s.rect(plotLeft, y, plotWidth, runHeight, `fill="#f2f4f7"`, "")
 		s.text(plotLeft-8, y+14, name, fmt.Sprintf("worker %d", i+1))
-		for link, to := range []string{"to primary", "to secondary"}[:links] {
+		for link, to := range s.links {
 			top := y + runHeight + float64(link)*linkHeight
-			s.rect(plotLeft, top+1, plotWidth, linkHeight-1, `fill="#fafbfc"`, to)
-			s.text(plotLeft-8, top+9, small, to)
+			s.rect(plotLeft, top+1, plotWidth, linkHeight-1, `fill="#fafbfc"`, "to "+to)
+			s.text(plotLeft-8, top+9, small, "to "+to)
 		}
 	}
 	tick := s.tick()

@@ -64,7 +64,7 @@ func prove(ctx context.Context, tb redistest.TB, s settings, faults []fault, out
 
 	late := context.WithoutCancel(ctx)
 	endFleet(late, fleet)
-	wait(late, s.expiry+expiryGrace)
+	wait(late, s.away()+expiryGrace)
 	left, err := st.leftovers(late, key)
 	if err != nil {
 		return nil, err
@@ -82,8 +82,10 @@ func startFleet(ctx context.Context, tb redistest.TB, s settings, st *stores, b 
 		m := &member{book: b, ways: map[string]*faultproxy.Proxy{}, assignment: assignment{
 			Worker: i + 1, Key: key, Mode: s.mode, Expiry: s.expiry, Seed: s.seed, Origin: b.origin, MSSQL: st.mssql != nil,
 		}}
-		m.ways[referee.Primary] = faultproxy.Start(tb, st.router.addr())
-		m.Primary = m.ways[referee.Primary].Addr()
+		for _, to := range st.primaries() {
+			m.ways[to.store] = faultproxy.Start(tb, to.address)
+			m.Primary = append(m.Primary, m.ways[to.store].Addr())
+		}
 		if s.mode != referee.Alone {
 			m.ways[referee.Secondary] = faultproxy.Start(tb, st.address)
 			m.Secondary = st.secondaryThrough(m.ways[referee.Secondary].Addr())

@@ -59,7 +59,7 @@ func overlapLine(v *referee.Verdict) string {
 	switch {
 	case v.Setting.Mode == referee.Async:
 		bound = fmt.Sprintf("%v of it while all reached the secondary, where %v are allowed", v.Covered.Round(time.Millisecond), v.Setting.Bound())
-	case v.Setting.Mode == referee.Alone && v.Setting.Lossy:
+	case v.Setting.Mode == referee.Alone && v.Setting.Bound() > 0:
 		bound += " after the primary has forgotten"
 	case v.Setting.Bound() == 0:
 		bound = "none is allowed"

@@ -32,6 +32,7 @@ type settings struct {
 	expiry  time.Duration
 	rate    float64 // faults per second
 	lossy   bool
+	quorum  int // how many servers the primary consists of; 0: one, with a replica
 	mssql   string
 	history string
 	svg     string
@@ -49,7 +50,8 @@ func parse(args []string, usage io.Writer) (settings, error) {
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the faults; 0 means a new one")
 	f.DurationVar(&s.expiry, "expiry", time.Second, "of the lock")
 	f.Float64Var(&s.rate, "faults-per-second", 2, "how many on average; 0 means none")
-	f.BoolVar(&s.lossy, "lossy", true, "let the primary forget: restart it empty, and promote a replica that missed writes")
+	f.BoolVar(&s.lossy, "lossy", true, "let the primary forget: restart it empty, and promote a replica that missed writes; or, in a quorum, bring servers back empty that were away for longer than an expiry")
+	f.IntVar(&s.quorum, "quorum", 0, "how many independent redis-servers the primary consists of: 3, 5 or 7; 0 means one with a replica")
 	f.StringVar(&s.mssql, "mssql", os.Getenv("LOKI_TEST_MSSQL_DSN"), "`DSN` of a SQL Server to be the secondary instead of a second redis-server; LOKI_TEST_MSSQL_DSN is the default")
 	f.StringVar(&s.history, "history", "", "write the history to this `file`, as JSON lines")
 	f.StringVar(&s.svg, "svg", "", "draw the picture to this `file`; by default lokiprove.svg in a new temporary folder")
@@ -88,6 +90,7 @@ func (s settings) validate() error {
 	add(s.expiry < minExpiry || s.expiry > loki.MaxExpiry, "-expiry %v: it must be at least %v", s.expiry, minExpiry)
 	add(s.rate < 0 || s.rate > 20, "-faults-per-second %v: it must be between 0 and 20", s.rate)
 	add(s.length < (tail+1)*s.expiry, "-for %v: the last %v are without faults, and %v more are needed", s.length, tail*s.expiry, s.expiry)
+	add(s.quorum != 0 && s.quorum != 3 && s.quorum != 5 && s.quorum != 7, "-quorum %d: there must be 3, 5 or 7 servers, or 0 for one with a replica", s.quorum)
 	add(s.mode == referee.Alone && s.mssql != "" && s.mssql != os.Getenv("LOKI_TEST_MSSQL_DSN"), "-mssql is a secondary, and -mode alone has none")
 	return errors.Join(mistakes...)
 }
@@ -95,15 +98,23 @@ func (s settings) validate() error {
 // maxFault is how long a fault lasts at most.
 func (s settings) maxFault() time.Duration { return 3 * s.expiry }
 
+// away is for how long a server of a quorum is away before it comes back empty: longer than any of its claims lasts. The
+// quorum asks for a hundredth of the expiry and 2 ms more than the expiry.
+func (s settings) away() time.Duration { return s.expiry + s.expiry/20 + 10*time.Millisecond }
+
 func (s settings) forReferee() *referee.Setting {
-	stores := "redis-server, a replica of it, and a redis-server as secondary"
+	stores := "a redis-server with a replica"
+	if s.quorum > 0 {
+		stores = fmt.Sprintf("a quorum of %d redis-servers", s.quorum)
+	}
 	switch {
 	case s.mode == referee.Alone:
-		stores = "redis-server and a replica of it"
 	case s.mssql != "":
-		stores = "redis-server, a replica of it, and SQL Server as secondary"
+		stores += ", and SQL Server as secondary"
+	default:
+		stores += ", and a redis-server as secondary"
 	}
 	return &referee.Setting{
-		Mode: s.mode, Expiry: s.expiry, Workers: s.workers, Seed: s.seed, Lossy: s.lossy, MaxFault: s.maxFault(), Stores: stores,
+		Mode: s.mode, Expiry: s.expiry, Workers: s.workers, Seed: s.seed, Lossy: s.lossy, Quorum: s.quorum, MaxFault: s.maxFault(), Stores: stores,
 	}
 }

@@ -18,9 +18,11 @@ import (
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
-// stores are the servers. The primary is one of a pair, of which the other follows it as a replica.
+// stores are the servers. The primary is one of a pair, of which the other follows it as a replica, or a quorum.
 type stores struct {
 	tb      redistest.TB
+	voters  []*voter      // the quorum; if there is one, there is no pair
+	away    time.Duration // how long one of them is away before it comes back empty
 	pair    [2]*redistest.Server
 	clients [2]*redis.Client
 	leads   int // which of the pair is the primary
@@ -33,23 +35,53 @@ type stores struct {
 }
 
 func startStores(ctx context.Context, tb redistest.TB, s settings) (*stores, error) {
-	st := &stores{tb: tb}
-	for i := range st.pair {
-		// A replica is to be of use at once, not after the pause in which others might want to join.
-		st.pair[i] = redistest.Start(tb, "--repl-diskless-sync-delay", "0")
-		st.clients[i] = st.pair[i].Client(tb)
+	st := &stores{tb: tb, away: s.away()}
+	if s.quorum > 0 {
+		var err error
+		if st.voters, err = startVoters(tb, s.quorum); err != nil {
+			return nil, err
+		}
+	} else {
+		st.startPair(ctx)
 	}
-	st.router = startRouter(ctx, tb, st.pair[0].Addr())
-	st.follow(ctx)
 	switch {
 	case s.mode == referee.Alone:
 	case s.mssql != "":
 		return st, st.openMSSQL(ctx, s.mssql)
 	default:
-		server := redistest.Start(tb)
-		st.secondary, st.address = server.Client(tb), server.Addr()
+		patiently(tb, func(tb redistest.TB) {
+			server := redistest.Start(tb)
+			st.secondary, st.address = server.Client(st.tb), server.Addr()
+		})
 	}
 	return st, nil
+}
+
+func (st *stores) startPair(ctx context.Context) {
+	for i := range st.pair {
+		patiently(st.tb, func(tb redistest.TB) {
+			// A replica is to be of use at once, not after the pause in which others might want to join.
+			st.pair[i] = redistest.Start(tb, "--repl-diskless-sync-delay", "0")
+		})
+		st.clients[i] = st.pair[i].Client(st.tb)
+	}
+	st.router = startRouter(ctx, st.tb, st.pair[0].Addr())
+	st.follow(ctx)
+}
+
+// target is where a way leads.
+type target struct{ store, address string }
+
+// primaries are the servers that a worker's primary consists of: the leader of the pair, or each one of the quorum.
+func (st *stores) primaries() []target {
+	if len(st.voters) == 0 {
+		return []target{{referee.Primary, st.router.addr()}}
+	}
+	var all []target
+	for _, v := range st.voters {
+		all = append(all, target{v.name, v.Addr()})
+	}
+	return all
 }
 
 func (st *stores) openMSSQL(ctx context.Context, dsn string) error {
@@ -81,16 +113,20 @@ func (st *stores) secondaryThrough(proxy string) string {
 // follow makes the other one of the pair a replica of the primary. It is empty, or about to be.
 func (st *stores) follow(ctx context.Context) {
 	host, port, _ := net.SplitHostPort(st.pair[st.leads].Addr())
-	if err := st.clients[1-st.leads].ReplicaOf(ctx, host, port).Err(); err != nil {
-		st.tb.Fatalf("the replica does not follow: %v", err)
-	}
+	st.replicaOf(ctx, host, port)
 }
 
 // detach ends the replica's following: from here on it misses what is written.
 func (st *stores) detach(ctx context.Context) {
-	if err := st.clients[1-st.leads].ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
-		st.tb.Fatalf("the replica does not stop following: %v", err)
-	}
+	st.replicaOf(ctx, "NO", "ONE")
+}
+
+func (st *stores) replicaOf(ctx context.Context, host, port string) {
+	patiently(st.tb, func(tb redistest.TB) {
+		if err := st.clients[1-st.leads].ReplicaOf(ctx, host, port).Err(); err != nil {
+			tb.Fatalf("REPLICAOF %s %s: %v", host, port, err)
+		}
+	})
 }
 
 // promote puts the replica into the primary's place. The old primary dies, comes back empty and follows.
@@ -98,22 +134,64 @@ func (st *stores) promote(ctx context.Context) {
 	st.pair[st.leads].Kill()
 	st.leads = 1 - st.leads
 	st.router.lead(st.pair[st.leads].Addr())
-	st.pair[1-st.leads].Restart(st.tb)
+	patiently(st.tb, func(tb redistest.TB) { st.pair[1-st.leads].Restart(tb) })
 	st.follow(ctx)
 }
 
-func (st *stores) primary() *redistest.Server { return st.pair[st.leads] }
+// server is the one that a fault meets: one of the quorum, or whichever of the pair is the primary now.
+func (st *stores) server(name string) *redistest.Server {
+	if v := st.voter(name); v != nil {
+		return v.Server
+	}
+	return st.pair[st.leads]
+}
+
+// voter is nil for the pair.
+func (st *stores) voter(name string) *voter {
+	for _, v := range st.voters {
+		if v.name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+func (st *stores) kill(name string) {
+	if v := st.voter(name); v != nil {
+		v.kill()
+		return
+	}
+	st.server(name).Kill()
+}
+
+func (st *stores) restartEmpty(ctx context.Context, name string) error {
+	if v := st.voter(name); v != nil {
+		return v.restartEmpty(ctx, st.tb, st.away)
+	}
+	patiently(st.tb, func(tb redistest.TB) { st.server(name).Restart(tb) })
+	return nil
+}
 
 // leftovers tells which claims the stores still keep.
 func (st *stores) leftovers(ctx context.Context, key string) ([]referee.Record, error) {
-	found, err := heldKeys(ctx, referee.Primary, st.clients[st.leads])
-	if err != nil {
-		return nil, err
+	var found []referee.Record
+	look := func(store string, client *redis.Client) error {
+		more, err := heldKeys(ctx, store, client)
+		found = append(found, more...)
+		return err
+	}
+	var err error
+	for _, v := range st.voters { // each one: a minority that keeps a claim is in the way of others too
+		err = errors.Join(err, look(v.name, v.client))
+	}
+	if len(st.voters) == 0 {
+		err = look(referee.Primary, st.clients[st.leads])
 	}
 	switch {
+	case err != nil:
+		return nil, err
 	case st.secondary != nil:
-		more, err := heldKeys(ctx, referee.Secondary, st.secondary)
-		return append(found, more...), err
+		return found, look(referee.Secondary, st.secondary)
 	case st.mssql != nil:
 		holder, held, err := st.mssql.Inspect(ctx, key)
 		if held {

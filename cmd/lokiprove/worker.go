@@ -29,7 +29,7 @@ type assignment struct {
 	Expiry       time.Duration
 	Seed         uint64
 	Origin       time.Duration // the monotonic clock at the beginning of the proof
-	Primary      string        // the address of its proxy
+	Primary      []string      // the address of its proxy, or one for each server of a quorum
 	Secondary    string        // likewise, or a DSN that leads there
 	MSSQL        bool
 }
@@ -76,10 +76,9 @@ func workerMain(config string) int {
 }
 
 func (w *worker) open() error {
-	// Clients as most services have them: with the defaults.
 	config := loki.Config{
 		ServiceKey: w.Key, Holder: fmt.Sprintf("worker %d, life %d", w.Worker, w.Life),
-		Primary: &witness{referee.Primary, redishandler.New(redis.NewClient(&redis.Options{Addr: w.Primary})), w.tell},
+		Primary: &witness{referee.Primary, w.primary(), w.tell},
 		Observer: func(_ context.Context, e loki.Event) {
 			r := referee.Record{What: referee.Told, Store: e.Handler, Op: e.Op, Kind: string(e.Kind)}
 			if e.Err != nil {
@@ -105,6 +104,19 @@ func (w *worker) open() error {
 	locker, err := loki.New(config)
 	w.locker = locker
 	return err
+}
+
+// primary has clients as most services have them: with the defaults. Those of a quorum had better heed deadlines too, and
+// those of every other worker do.
+func (w *worker) primary() fullHandler {
+	if len(w.Primary) == 1 {
+		return redishandler.New(redis.NewClient(&redis.Options{Addr: w.Primary[0]}))
+	}
+	var clients []*redis.Client
+	for _, addr := range w.Primary {
+		clients = append(clients, redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: w.Worker%2 == 0}))
+	}
+	return redishandler.NewQuorum(clients)
 }
 
 // errOwn is what a closure returns now and then.

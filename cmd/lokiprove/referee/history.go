@@ -44,6 +44,9 @@ type Run struct {
 	Fence      int64
 }
 
+// late reports whether the process was stopped after it had got the lock, and fn began when the lease was over already.
+func (r Run) late() bool { return r.Window < r.Begin }
+
 // Span is a fault.
 type Span struct {
 	ID       int

@@ -39,7 +39,7 @@ func (s Setting) Bound() time.Duration {
 	case Async:
 		return s.Expiry + s.Expiry/2 + 2*loki.MirrorGrace
 	case Alone:
-		if s.Lossy {
+		if !s.keeps() {
 			return s.Expiry
 		}
 	}
@@ -85,6 +85,8 @@ func (h *History) judge(o *Overlap, fine []Span) {
 	case Alone:
 		o.Covered = o.Length()
 		switch {
+		case h.Quorum > 0:
+			o.Broken = "a majority of the quorum had kept its keys"
 		case !h.forgot(o.A.Asked, o.B.Begin):
 			o.Broken = "the primary had kept its keys"
 		case o.Covered > h.Bound():

@@ -12,11 +12,14 @@ import (
 	"time"
 )
 
-// The stores, as loki names them in events and outcomes.
+// The stores, as loki names them in events and outcomes. See [Server] for what a primary may consist of.
 const (
 	Primary   = "primary"
 	Secondary = "secondary"
 )
+
+// Server is the name of a server of a quorum, from 1, as its votes have it.
+func Server(n int) string { return fmt.Sprint("server ", n) }
 
 // The modes: one store, or two with the mirror of that name.
 const (
@@ -49,7 +52,8 @@ const (
 	Leftover What = "leftover" // a store keeps a claim after the last expiry: Store, Text
 )
 
-// The kinds of faults. The first three meet a process, the next ones the way to a store, the last ones the primary itself.
+// The kinds of faults. The first ones meet a process, the next ones the way to a store or to one server of a quorum, the
+// last ones the primary's server or the one of a quorum that Store names.
 const (
 	Kill = "kill" // SIGKILL; over when the worker has been started again
 	Stop = "stop" // SIGSTOP; over with SIGCONT
@@ -60,10 +64,16 @@ const (
 	LostReply  = "lost reply" // the next request is carried out, and its reply lost with the connection
 	Disconnect = "disconnect" // all connections are reset, once
 
-	Freeze  = "freeze"        // SIGSTOP for the primary's server
-	Restart = "restart empty" // the primary is killed; over when it is back, without a key
+	Freeze  = "freeze"        // SIGSTOP for the server
+	Crash   = "crash"         // the server is killed; over when it is back, with all that it had
+	Restart = "restart empty" // the server is killed; over when it is back, without a key: in a quorum after all were over
 	Promote = "promote"       // a replica stops following; over when it has taken the primary's place
 )
+
+// MeetsServer reports whether faults of a kind meet a server, and not the way to it or a process.
+func MeetsServer(kind string) bool {
+	return kind == Freeze || kind == Crash || kind == Restart || kind == Promote
+}
 
 // Results of a call, by the table of package loki.
 const (
@@ -109,10 +119,17 @@ type Setting struct {
 	Expiry   time.Duration `json:"expiry"`
 	Workers  int           `json:"workers"`
 	Seed     uint64        `json:"seed"`
-	Lossy    bool          `json:"lossy"`    // the primary may forget
-	MaxFault time.Duration `json:"maxFault"` // no fault lasts longer
-	Stores   string        `json:"stores"`   // for people
+	Lossy    bool          `json:"lossy"`            // the primary may forget, or servers of a quorum what is over
+	Quorum   int           `json:"quorum,omitempty"` // how many servers the primary consists of; 0: one, with a replica
+	MaxFault time.Duration `json:"maxFault"`         // no fault lasts longer
+	Stores   string        `json:"stores"`           // for people
 }
+
+// keeps reports whether the primary as a whole keeps what it has promised. A majority of a quorum always does.
+func (s Setting) keeps() bool { return !s.Lossy || s.Quorum > 0 }
+
+// fences reports whether a store numbers its claims. The servers of a quorum could not agree on a number.
+func (s Setting) fences(store string) bool { return s.Quorum == 0 || store == Secondary }
 
 // Read reads a history that was written as JSON lines.
 func Read(r io.Reader) ([]Record, error) {

@@ -65,7 +65,11 @@ func Judge(h *History) *Verdict {
 		switch r.What {
 		case Leftover:
 			v.Leftovers++
-			v.breach(r.At, "leftover", "the %s keeps a claim although every lease is over: %s", r.Store, r.Text)
+			who := "the " + r.Store
+			if h.Quorum > 0 && r.Store != Secondary {
+				who = r.Store + " of the quorum"
+			}
+			v.breach(r.At, "leftover", "%s keeps a claim although every lease is over: %s", who, r.Text)
 		case Hung:
 			v.breach(r.At, "hung", "worker %d did not end when it was asked to", r.Worker)
 		case Crashed:
@@ -75,7 +79,7 @@ func Judge(h *History) *Verdict {
 	if h.Healed > 0 && !slices.ContainsFunc(h.Runs, func(r Run) bool { return r.Begin > h.Healed }) {
 		v.breach(h.Healed, "stuck", "nobody got the lock any more after all faults were over")
 	}
-	if h.Mode == Alone && !h.Lossy {
+	if h.Mode == Alone && h.keeps() {
 		v.Linear = h.linear()
 		if v.Linear == notLinear {
 			v.breach(0, "linearizable", "no order of the calls explains what they returned")
@@ -128,40 +132,41 @@ func (v *Verdict) judgeRun(h *History, r Run) {
 	if r.FnEnd > r.Window && r.Returned != 0 && r.Result != Lost {
 		v.breach(r.FnEnd, "silent", "%s ended %v after its lease was over, and its caller was told %q", who, round(r.FnEnd-r.Window), r.Result)
 	}
-	if r.Fence <= 0 {
+	if r.Fence <= 0 && h.fences(h.numbering(r)) {
 		v.breach(r.Begin, "fence", "%s has no fence, and its store issues them", who)
 	}
 }
 
-// judgeFences compares each fence with those of the same store that had been granted before it was asked for. Under
-// MirrorSync every fence is the secondary's.
+// numbering is the store whose fence a run has: under MirrorSync every fence is the secondary's.
+func (s Setting) numbering(r Run) string {
+	if s.Mode == Sync {
+		return Secondary
+	}
+	return r.Store
+}
+
+// judgeFences compares each fence with those of the same store that had been granted before it was asked for.
 func (v *Verdict) judgeFences(h *History) {
 	type seen struct{ largest Run }
 	stores := map[string]*seen{}
 	asked := slices.Clone(h.Runs)
 	slices.SortStableFunc(asked, func(a, b Run) int { return int(a.Asked - b.Asked) })
 	next := 0 // of h.Runs, by Begin
-	of := func(r Run) string {
-		if h.Mode == Sync {
-			return Secondary
-		}
-		return r.Store
-	}
 	for _, r := range asked {
 		for ; next < len(h.Runs) && h.Runs[next].Begin < r.Asked; next++ {
 			earlier := h.Runs[next]
-			s := stores[of(earlier)]
+			s := stores[h.numbering(earlier)]
 			if s == nil {
 				s = &seen{}
-				stores[of(earlier)] = s
+				stores[h.numbering(earlier)] = s
 			}
 			if earlier.Fence > s.largest.Fence {
 				s.largest = earlier
 			}
 		}
-		if s := stores[of(r)]; s != nil && r.Fence <= s.largest.Fence {
+		if s := stores[h.numbering(r)]; s != nil && h.fences(h.numbering(r)) && r.Fence <= s.largest.Fence {
 			v.breach(r.Begin, "fence", "worker %d's run at %v has the fence %d of the %s, and worker %d's at %v had %d before it",
-				r.Worker, round(r.Begin), r.Fence, of(r), s.largest.Worker, round(s.largest.Begin), s.largest.Fence)
+				r.Worker, round(r.Begin), r.Fence, h.numbering(r), s.largest.Worker, round(s.largest.Begin), s.largest.Fence)
 		}
 	}
 }

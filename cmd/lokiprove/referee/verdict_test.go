@@ -9,107 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
 )
-
-const (
-	ms     = time.Millisecond
-	expiry = time.Second
-	margin = expiry / loki.MarginFraction
-)
-
-// script is a history written by hand. Each run is the only call of a worker's process unless it says otherwise.
-type script struct {
-	setting referee.Setting
-	records []referee.Record
-	fences  int64
-	calls   int
-}
-
-func newScript(mode string) *script {
-	return &script{setting: referee.Setting{Mode: mode, Expiry: expiry, Workers: 3, Lossy: true, MaxFault: 3 * expiry}, fences: 100}
-}
-
-func (s *script) add(at time.Duration, r referee.Record) {
-	r.At = at
-	s.records = append(s.records, r)
-}
-
-// run is a call whose fn runs from begin to end, renewed as it should be. change may spoil any of its records.
-func (s *script) run(worker int, begin, end time.Duration, change ...func(*referee.Record)) {
-	s.calls++
-	s.fences++
-	add := func(at time.Duration, r referee.Record) {
-		r.Worker, r.Life, r.Call = worker, 1, s.calls
-		for _, f := range change {
-			f(&r)
-		}
-		if r.What != "" {
-			s.add(at, r)
-		}
-	}
-	add(begin-5*ms, referee.Record{What: referee.Asked})
-	for at := begin - 2*ms; at < end; at += expiry / 3 {
-		for _, store := range []string{referee.Primary, referee.Secondary} {
-			add(at+ms, referee.Record{What: referee.Confirmed, Store: store, Sent: at, Expiry: expiry})
-		}
-	}
-	add(begin, referee.Record{What: referee.Ran, Store: referee.Primary, Fence: s.fences})
-	add(end, referee.Record{What: referee.Ended})
-	add(end+ms, referee.Record{What: referee.Returned, Result: referee.OK, OutcomeRan: true})
-}
-
-// call is one that did not run fn.
-func (s *script) call(worker int, asked time.Duration, result string) {
-	s.calls++
-	s.add(asked, referee.Record{What: referee.Asked, Worker: worker, Life: 1, Call: s.calls})
-	s.add(asked+ms, referee.Record{What: referee.Returned, Worker: worker, Life: 1, Call: s.calls, Result: result, Text: "words"})
-}
-
-func (s *script) fault(kind, store string, worker int, from, to time.Duration) {
-	id := len(s.records)
-	s.add(from, referee.Record{What: referee.Fault, ID: id, Kind: kind, Store: store, Worker: worker})
-	s.add(to, referee.Record{What: referee.Over, ID: id})
-}
-
-func (s *script) judge(t *testing.T) *referee.Verdict {
-	t.Helper()
-	h, err := referee.New(append([]referee.Record{{What: referee.Began, Setting: &s.setting}}, s.records...))
-	require.NoError(t, err)
-	return referee.Judge(h)
-}
-
-// on changes the records that tell a thing.
-func on(what referee.What, change func(*referee.Record)) func(*referee.Record) {
-	return func(r *referee.Record) {
-		if r.What == what {
-			change(r)
-		}
-	}
-}
-
-func result(result string) func(*referee.Record) {
-	return on(referee.Returned, func(r *referee.Record) { r.Result = result })
-}
-
-// without leaves out what is told after a moment at which the process could not tell any more.
-func without(what ...referee.What) func(*referee.Record) {
-	return func(r *referee.Record) {
-		if slices.Contains(what, r.What) {
-			r.What = ""
-		}
-	}
-}
-
-// noRenewal leaves a run with what it was granted.
-func noRenewal(begin time.Duration) func(*referee.Record) {
-	return on(referee.Confirmed, func(r *referee.Record) {
-		if r.Sent > begin {
-			r.What = ""
-		}
-	})
-}
 
 // A referee that cannot fail is worthless: each history here breaks one promise, and beside it is the one that comes
 // closest to it and does not.
@@ -137,27 +38,27 @@ func TestJudge(t *testing.T) {
 			s.run(2, 600*ms, 5*time.Second, result(referee.Lost))
 		}, "overlap"},
 		{"two at once, async, within the bound", referee.Async, func(s *script) {
-			s.run(1, 100*ms, 2000*ms)
-			s.run(2, 400*ms, 2100*ms, result(referee.Lost))
+			s.run(1, 100*ms, 2400*ms)
+			s.run(2, 400*ms, 2500*ms, result(referee.Lost))
 		}, ""},
 		{"two at once, async, for longer", referee.Async, func(s *script) {
-			s.run(1, 100*ms, 2200*ms)
-			s.run(2, 400*ms, 2200*ms, result(referee.Lost))
+			s.run(1, 100*ms, 2500*ms)
+			s.run(2, 400*ms, 2500*ms, result(referee.Lost))
 		}, "overlap"},
 		{"two at once, async, for longer, one cut off", referee.Async, func(s *script) {
 			s.fault(referee.Cut, referee.Secondary, 3, 1000*ms, 1500*ms)
-			s.run(1, 100*ms, 2200*ms)
-			s.run(2, 400*ms, 2200*ms, result(referee.Lost))
+			s.run(1, 100*ms, 2500*ms)
+			s.run(2, 400*ms, 2500*ms, result(referee.Lost))
 		}, ""},
 		{"two at once, async, for longer, one stopped", referee.Async, func(s *script) {
 			s.fault(referee.Stop, "", 1, 1000*ms, 1500*ms)
-			s.run(1, 100*ms, 2200*ms)
-			s.run(2, 400*ms, 2200*ms, result(referee.Lost))
+			s.run(1, 100*ms, 2500*ms)
+			s.run(2, 400*ms, 2500*ms, result(referee.Lost))
 		}, ""},
 		{"two at once, async, for longer, one cut off from the primary", referee.Async, func(s *script) {
 			s.fault(referee.Cut, referee.Primary, 3, 1000*ms, 1500*ms)
-			s.run(1, 100*ms, 2200*ms)
-			s.run(2, 400*ms, 2200*ms, result(referee.Lost))
+			s.run(1, 100*ms, 2500*ms)
+			s.run(2, 400*ms, 2500*ms, result(referee.Lost))
 		}, "overlap"},
 		{"two at once, async, and nobody was told", referee.Async, func(s *script) {
 			s.run(1, 100*ms, 1500*ms)
@@ -186,6 +87,11 @@ func TestJudge(t *testing.T) {
 			s.run(1, 100*ms, 900*ms)
 			s.run(2, 899*ms, 5*time.Second)
 		}, "overlap"},
+		{"one after the other, a quorum", referee.Alone, quorum(func(s *script) {
+			s.fault(referee.Restart, referee.Server(2), 0, 200*ms, 600*ms)
+			s.run(1, 100*ms, 900*ms, fence(0))
+			s.run(2, 910*ms, 5*time.Second, fence(0))
+		}), ""},
 		{"killed, and the next one when its claim has expired", referee.Sync, func(s *script) {
 			s.fault(referee.Kill, "", 1, 500*ms, 600*ms)
 			s.run(1, 100*ms, 5*time.Second, noRenewal(100*ms), without(referee.Ended, referee.Returned))
@@ -255,6 +161,18 @@ func TestJudge(t *testing.T) {
 		{"no fence", referee.Async, func(s *script) {
 			s.run(1, 100*ms, 500*ms, on(referee.Ran, func(r *referee.Record) { r.Fence = 0 }))
 		}, "fence"},
+		{"no fence of a quorum", referee.Async, quorum(func(s *script) { s.run(1, 100*ms, 500*ms, fence(0)) }), ""},
+		{"a fence of a quorum that shrinks", referee.Async, quorum(func(s *script) {
+			s.run(1, 100*ms, 500*ms, fence(100))
+			s.run(2, 600*ms, 700*ms, fence(50))
+		}), ""},
+		{"no fence of the secondary of a quorum", referee.Async, quorum(func(s *script) {
+			s.run(1, 100*ms, 500*ms, fence(0), on(referee.Ran, func(r *referee.Record) { r.Store = referee.Secondary }))
+		}), "fence"},
+		{"no fence under MirrorSync with a quorum", referee.Sync, quorum(func(s *script) { s.run(1, 100*ms, 500*ms, fence(0)) }), "fence"},
+		{"a key left behind on a minority of a quorum", referee.Alone, quorum(func(s *script) {
+			s.add(9*time.Second, referee.Record{What: referee.Leftover, Store: referee.Server(2), Text: "a key"})
+		}), "leftover"},
 		{"a key left behind", referee.Async, func(s *script) {
 			s.add(9*time.Second, referee.Record{What: referee.Leftover, Store: referee.Primary, Text: "a key"})
 		}, "leftover"},
@@ -296,24 +214,6 @@ func TestOverlapsThatBreakNothingAreCounted(t *testing.T) {
 	require.Len(t, v.Overlaps, 1)
 	require.Equal(t, 2200*ms, v.Longest)
 	require.Equal(t, 100*ms, v.Covered)
-}
-
-func TestLinearizability(t *testing.T) {
-	s := newScript(referee.Alone)
-	s.setting.Lossy = false
-	s.run(1, 100*ms, 900*ms)
-	s.call(2, 500*ms, referee.Busy)
-	s.call(2, time.Second, referee.Unavailable)
-	s.run(3, 20*time.Second, 21*time.Second)
-	s.call(1, 20*time.Second+500*ms, referee.Busy)
-	v := s.judge(t)
-	require.Empty(t, v.Breaches)
-	require.Equal(t, "linearizable", v.Linear)
-
-	s.call(2, 10*time.Second, referee.Busy) // although everything that was ever claimed is over
-	v = s.judge(t)
-	require.Len(t, v.Breaches, 1)
-	require.Equal(t, "linearizable", v.Breaches[0].Rule)
 }
 
 // A history is the same after it has been to a file, in whatever order its records were written.

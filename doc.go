@@ -12,7 +12,8 @@
 //
 //   - with a primary alone, as long as the primary keeps its keys. A Redis that restarts empty, or promotes a replica
 //     that missed a write, has lost them;
-//   - with [MirrorSync], as long as the secondary keeps its rows, whatever happens to the primary;
+//   - with [MirrorSync], as long as the secondary keeps its rows, no store's clock steps and every instance uses it,
+//     whatever happens to the primary;
 //   - with [MirrorAsync], as long as all instances see the primary alike and it keeps its keys. Where they do not, two
 //     closures may overlap until the mirror write of one of them is refused, [MirrorGrace] longer, or as long as one
 //     cannot reach the secondary while the other cannot reach the primary. The overlap is detected, ended (the one

@@ -22,9 +22,10 @@ const (
 	KindDone           EventKind = "done"             // debug: the occurrence has been run already, fn did not run
 	KindTakenBack      EventKind = "taken_back"       // debug: a claim of unknown outcome was removed from Handler, if it was there
 	KindFellBack       EventKind = "fell_back"        // warn: the primary is unavailable and the secondary was asked; of a running lease (Op is extend), it goes on by the secondary
-	KindRecovered      EventKind = "recovered"        // info: the primary answers again that was left alone after a failure, for Took
+	KindRecovered      EventKind = "recovered"        // info: the primary answers again that was left alone after a failure, for Took; of a running lease (Op is extend), it goes on by the primary again
 	KindRenewFailed    EventKind = "renew_failed"     // warn: no store confirmed the lease; tried again until its window closes
 	KindMirrorFailed   EventKind = "mirror_failed"    // warn: the secondary did not record the lock; it stays due
+	KindMirrorRefused  EventKind = "mirror_refused"   // error: the same, by somebody's mistake, such as a wrong password, which no retry mends
 	KindMirrorShed     EventKind = "mirror_shed"      // warn: too many mirror writes are waiting; this one stays due
 	KindReleaseFailed  EventKind = "release_failed"   // warn: a release failed; retried until the claim expires
 	KindTakeBackFailed EventKind = "take_back_failed" // warn: the same for a claim of unknown outcome
@@ -50,7 +51,7 @@ type Event struct {
 // level is the one table of how serious a kind is.
 func (k EventKind) level() slog.Level {
 	switch k {
-	case KindUnavailable, KindRefused, KindLost, KindRecordFailed, KindPanic:
+	case KindUnavailable, KindRefused, KindMirrorRefused, KindLost, KindRecordFailed, KindPanic:
 		return slog.LevelError
 	case KindFellBack, KindRenewFailed, KindMirrorFailed, KindMirrorShed, KindReleaseFailed, KindTakeBackFailed, KindConflict, KindDropped:
 		return slog.LevelWarn

@@ -163,7 +163,7 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 			}
 			return nil
 		case a.err != nil && !rowDecides:
-			l.events.emit(ctx, Event{Kind: KindMirrorFailed, Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err})
+			l.events.emit(ctx, Event{Kind: mirrorFailure(a.err), Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err})
 			ls.mirroring.failed, ls.mirroring.pause = true, failedPause
 			return nil
 		case IsUnavailable(a.err) && !refusedUntil.IsZero() && untilLimit(r.limit) <= 0:

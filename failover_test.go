@@ -3,6 +3,7 @@ package loki_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,6 +138,9 @@ func TestPrimaryLostInMidRunDoesNotInterruptTheClosure(t *testing.T) {
 					time.Sleep(time.Minute)
 					require.NoError(t, ctx.Err())
 					require.NotEmpty(t, r.primary.mem.HeldKeys(), "the lease went back to the primary")
+					if mode == loki.MirrorAsync { // where the row is not what it lives by anyway
+						require.Len(t, slices.DeleteFunc(r.events(loki.KindRecovered), func(e loki.Event) bool { return e.Op != "extend" }), 1, "and that is told")
+					}
 					r.requireBusy(b)
 					return nil
 				}))
@@ -185,6 +189,7 @@ func TestConflict_AsyncHolderWithoutTheRowYields(t *testing.T) {
 			})
 			require.ErrorIs(t, err, loki.ErrLockLost)
 			require.ErrorIs(t, err, loki.ErrConflict)
+			require.ErrorContains(t, err, "for "+r.secondary.held(t, "job").ID, "it tells whom")
 			require.GreaterOrEqual(t, time.Since(start), loki.MirrorGrace)
 			require.Less(t, time.Since(start), loki.MirrorGrace+100*time.Millisecond)
 			require.Empty(t, r.primary.mem.HeldKeys(), "who yields releases the primary")
@@ -214,6 +219,7 @@ func TestConflict_AsyncClosureThatEndsWhileItsWriteIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, loki.ErrLockLost)
 		require.ErrorIs(t, err, loki.ErrConflict)
 		require.ErrorIs(t, err, errFn)
+		require.ErrorContains(t, err, "for somebody else", "it tells whom")
 		require.Equal(t, "foreign", r.requireForeign().Token)
 	})
 }
@@ -334,6 +340,34 @@ func TestAsync_RunsOnThePrimaryAloneAndTheWriteStaysDue(t *testing.T) {
 		require.Len(t, r.events(loki.KindMirrorFailed), 1, "one outage, one event")
 		r.requireEmpty()
 	})
+}
+
+func TestAsync_ASecondaryThatRefusesByAMistakeIsToldOf(t *testing.T) {
+	for name, before := range map[string]func(r *rig, l *loki.Locker){
+		"in the background": func(*rig, *loki.Locker) {},
+		"in sync order, after an outage": func(r *rig, l *loki.Locker) {
+			r.primary.fail(errDown)
+			r.requireRan(l)
+			r.primaryIsBack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker()
+				before(r, l)
+				mistake := errors.New("the server does not take this password")
+				r.secondary.fail(mistake)
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+					time.Sleep(5 * time.Second)
+					return nil
+				}))
+				refused := r.events(loki.KindMirrorRefused)
+				require.Len(t, refused, 1, "no retry mends it, and one line is enough")
+				require.ErrorIs(t, refused[0].Err, mistake)
+				require.Empty(t, r.events(loki.KindMirrorFailed), "it is no outage")
+			})
+		})
+	}
 }
 
 func TestAsync_AfterAnOutageAKeyIsAcquiredInSyncOrder(t *testing.T) {

@@ -59,8 +59,8 @@ type Claim struct {
 	// store has issued one yet.
 	Fence int64
 
-	// Mirrored says that another store may know this claim too. A store that can remember the last released token
-	// ([Grant.Released]) need do so only for mirrored claims, for Expiry.
+	// Mirrored says that another store may know this claim too. The answer does not depend on it. A store that can
+	// remember the last released token ([Grant.Released]) need do so only for mirrored claims, for Expiry.
 	Mirrored bool
 
 	// Supersedes, if not empty, is the token of a claim that is known to be over: a record of it under Key is

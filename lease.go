@@ -231,7 +231,7 @@ func (ls *Lease) finish(cause error) bool {
 	case !time.Now().Before(ls.end): // the timer is about to say so
 		lost = &lostError{key: ls.claim.Key, reason: ErrExpired, err: ls.whyExpired()}
 	case !ls.mirroring.refused.IsZero():
-		lost = &lostError{key: ls.claim.Key, reason: ErrConflict}
+		lost = &lostError{key: ls.claim.Key, reason: ErrConflict, err: conflictWith(ls.mirroring.by)}
 	}
 	ls.mu.Unlock()
 	if lost != nil {

@@ -73,9 +73,18 @@ type mirrorState struct {
 	job     *mirrorJob  // queued and perhaps begun
 	timer   *time.Timer // of the next try
 	refused time.Time   // since when the secondary has been refusing, zero if it is not
+	by      Holder      // for whom
 	bears   time.Duration
 	failed  bool // the latest write failed
 	pause   time.Duration
+}
+
+// mirrorFailure is how an observer is told of a row that was not written.
+func mirrorFailure(err error) EventKind {
+	if IsUnavailable(err) {
+		return KindMirrorFailed
+	}
+	return KindMirrorRefused
 }
 
 // stop is called with the lease's mutex held.
@@ -142,7 +151,7 @@ func (l *Locker) writeRow(ls *Lease) {
 	switch {
 	case a.err != nil:
 		if !st.failed {
-			event.Kind, st.failed, st.pause = KindMirrorFailed, true, failedPause
+			event.Kind, st.failed, st.pause = mirrorFailure(a.err), true, failedPause
 		} else {
 			st.pause = min(2*st.pause, max(failedPause, ls.claim.Expiry/RenewalFraction))
 		}
@@ -153,7 +162,7 @@ func (l *Locker) writeRow(ls *Lease) {
 		event.Kind, st.failed, st.refused = KindMirrored, false, time.Time{}
 	default:
 		if st.refused.IsZero() {
-			st.refused, st.bears = time.Now(), patience(a)
+			st.refused, st.by, st.bears = time.Now(), a.HeldBy, patience(a)
 			event.Kind, event.Err = KindConflict, conflictWith(a.HeldBy)
 		}
 		st.failed = false
@@ -171,7 +180,7 @@ func (l *Locker) writeRow(ls *Lease) {
 	}
 	if conflict {
 		l.doubts.raise(c.Key)
-		ls.lose(ErrConflict, nil)
+		ls.lose(ErrConflict, conflictWith(a.HeldBy))
 	}
 }
 

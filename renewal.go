@@ -107,7 +107,7 @@ func (l *Locker) refused(ls *Lease, a answer) verdict {
 	ls.mu.Lock()
 	first := ls.mirroring.refused.IsZero()
 	if first {
-		ls.mirroring.refused, ls.mirroring.bears = time.Now(), patience(a)
+		ls.mirroring.refused, ls.mirroring.by, ls.mirroring.bears = time.Now(), a.HeldBy, patience(a)
 	}
 	if !ls.ended {
 		l.mirrorAgain(ls, refusedPause)
@@ -132,6 +132,7 @@ func (l *Locker) renewByRow(ctx context.Context, ls *Lease) verdict {
 	a := l.renewPrimary(ctx, ls, 2)
 	switch {
 	case a.err == nil && a.Held:
+		l.events.emit(ls.ctx, Event{Kind: KindRecovered, Handler: primaryName, Op: opExtend, Key: ls.claim.Key})
 		return confirmedBy(primaryName, a, ls.claim.Expiry)
 	case b.err != nil:
 		return verdict{err: errors.Join(a.err, b.err)}

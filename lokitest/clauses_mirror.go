@@ -51,7 +51,7 @@ var mirrorClauses = []clause{
 	},
 	{
 		name: "mirrored-is-held-alike",
-		law:  "Mirrored says that another store may know this claim too.",
+		law:  "Mirrored says that another store may know this claim too. The answer does not depend on it.",
 		check: func(p *probe) {
 			plain, _ := p.take(p.key("plain"), lasting)
 			rival := p.claim(plain.Key, lasting)

@@ -9,7 +9,8 @@ import (
 )
 
 // Run tests a handler against every clause of [loki.LockHandler] and of the capabilities that it has, each clause in a
-// parallel subtest of its name. A failure quotes the sentence of the contract that was broken.
+// parallel subtest "clauses/" and its name. A failure quotes the sentence of the contract that was broken. When Run
+// returns, all of them are over, so that the caller may close the store.
 //
 // newHandler is called once to see which capabilities there are and once for each clause, with the test that the
 // handler is for; it may return the same handler every time. A capability is absent if the type lacks the method, or
@@ -29,13 +30,20 @@ func Run(t *testing.T, newHandler func(t *testing.T) loki.LockHandler) {
 			t.Logf("lokitest: the handler has no %s; the clauses about it are left out", name)
 		}
 	}
-	for _, c := range clausesFor(has) {
+	// A group of their own, since a test is over before its parallel subtests begin: a store that the caller closes with
+	// defer would be closed by then.
+	t.Run("clauses", func(t *testing.T) { runClauses(t, clausesFor(has), newHandler) })
+}
+
+func runClauses(t *testing.T, clauses []clause, newHandler func(t *testing.T) loki.LockHandler) {
+	t.Helper()
+	for _, c := range clauses {
 		// First and alone: a handler that waits would keep every other clause waiting, and none would say why.
 		if c.name == "does-not-wait" && !t.Run(c.name, func(t *testing.T) { c.run(t, newHandler) }) {
 			return
 		}
 	}
-	for _, c := range clausesFor(has) {
+	for _, c := range clauses {
 		if c.name == "does-not-wait" {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -137,3 +138,24 @@ func (ill) Inspect(context.Context, string) (loki.Holder, bool, error) {
 }
 
 func (ill) Notify(context.Context, string) (<-chan struct{}, error) { return nil, os.ErrPermission }
+
+// A store that its test closes with defer has to be open for every clause.
+func TestRun_IsOverWhenItReturns(t *testing.T) {
+	var closed atomic.Bool
+	func() {
+		defer closed.Store(true)
+		lokitest.Run(t, func(*testing.T) loki.LockHandler { return closable{twoMethods{memhandler.New()}, &closed} })
+	}()
+}
+
+type closable struct {
+	twoMethods
+	closed *atomic.Bool
+}
+
+func (c closable) Lock(ctx context.Context, claim loki.Claim) (bool, error) {
+	if c.closed.Load() {
+		return false, os.ErrClosed
+	}
+	return c.twoMethods.Lock(ctx, claim)
+}

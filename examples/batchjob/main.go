@@ -70,6 +70,10 @@ func run(ctx context.Context, duration time.Duration, migrate bool) (err error) 
 				return err
 			}
 		}
+		// While Redis is well nothing else would tell. It is no reason not to start: the job runs all the same.
+		if err := mssqlhandler.Check(ctx, db); err != nil {
+			slog.Warn("SQL Server would be no help if Redis failed", "err", err)
+		}
 		builder.SetSecondaryLockHandler(mssqlhandler.New(db))
 	}
 

@@ -27,7 +27,8 @@ const attempts = 5
 // It may be called by many instances at once, and again after it was cut off at any point: every step looks first and
 // is whole or not done at all, so nothing depends on being alone. Whoever comes second finds the work done.
 //
-// The error of a login that may not change the schema says who has to run what. ctx bounds all of it. The database
+// The error of a login that may not change the schema says who has to run what; so does any other that the server answers
+// a step with, for the case that it is that, since not every server has numbers for it. ctx bounds all of it. The database
 // stays open; the driver is go-mssqldb.
 func Apply(ctx context.Context, db *sql.DB, opts ...Option) error {
 	chosen, err := choose(opts)
@@ -56,7 +57,7 @@ func Apply(ctx context.Context, db *sql.DB, opts ...Option) error {
 		case failed != nil && (attempt == attempts || !worthRepeating(failed)):
 			return explain(table, failed)
 		case failed == nil && ran:
-			return fmt.Errorf("migrations: %s is not the table that is needed, and not one that these migrations make or take over: %s; rename it, or choose another name with WithTable", table.Quoted(), strings.Join(faults, "; "))
+			return fmt.Errorf("migrations: %s is not the table that is needed, and not one that these migrations make or take over: %s; rename it, or choose another name with WithTable", table.Quoted(), tell(faults))
 		}
 		failed, ran = run(ctx, db, ups), true
 	}
@@ -90,11 +91,23 @@ func worthRepeating(err error) bool {
 }
 
 func explain(table mssqlname.Table, err error) error {
+	const advice = "have somebody with CREATE TABLE and ALTER on the schema call migrations.Apply, or run what migrations.Script returns for the same options, once; " +
+		"after that SELECT, INSERT, UPDATE and DELETE on the table are enough"
 	var e mssql.Error
-	if errors.As(err, &e) && slices.Contains(denied, e.Number) {
-		return fmt.Errorf("migrations: this login may not make or change %s, or its schema does not exist: "+
-			"have somebody with CREATE TABLE and ALTER on the schema call migrations.Apply, or run what migrations.Script returns for the same options, once; "+
-			"after that SELECT, INSERT, UPDATE and DELETE on the table are enough: %w", table.Quoted(), err)
+	switch {
+	case !errors.As(err, &e):
+		return fmt.Errorf("migrations: making %s fit: %w", table.Quoted(), err)
+	case slices.Contains(denied, e.Number):
+		return fmt.Errorf("migrations: this login may not make or change %s, or its schema does not exist: %s: %w", table.Quoted(), advice, err)
 	}
-	return fmt.Errorf("migrations: making %s fit: %w", table.Quoted(), err)
+	return fmt.Errorf("migrations: %s could not be made fit; if this login may not change it, or its schema does not exist, %s: %w", table.Quoted(), advice, err)
+}
+
+// tell joins faults to a sentence.
+func tell(faults []mssqltable.Fault) string {
+	var told []string
+	for _, f := range faults {
+		told = append(told, f.String())
+	}
+	return strings.Join(told, "; ")
 }

@@ -5,7 +5,7 @@ package mssqlhandler
 import (
 	"context"
 	"database/sql"
-	_ "embed" // the look at the permissions
+	_ "embed" // the looks at the permissions and the session
 	"errors"
 	"fmt"
 	"slices"
@@ -19,12 +19,16 @@ import (
 	"github.com/lokilock/loki/sqlhandler"
 )
 
-//go:embed sql/permissions.sql
-var permissionsSQL string
+var (
+	//go:embed sql/permissions.sql
+	permissionsSQL string
+	//go:embed sql/session.sql
+	sessionSQL string
+)
 
 // Check says at start-up whether a handler made with the same options could work: whether the table is there with the
-// columns, types, collation and key that it needs, likewise that of a history, and whether this login may read and write
-// them. It returns every fault at once, each in a sentence that says what to run, or nil. It changes nothing.
+// columns, types, collation and key that it needs, likewise that of a history, whether this login may read and write
+// them, and whether what its sessions do is committed. It returns every fault at once, each in a sentence that says what to run, or nil. It changes nothing.
 //
 // A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true: whether that is a reason not to
 // start is the caller's to say. ctx bounds all of it. The database stays open.
@@ -38,20 +42,64 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...Option) error {
 		return explainLook(ctx, s.table, err)
 	}
 	var found []error
-	for _, fault := range faults {
-		found = append(found, fmt.Errorf("mssqlhandler: %s: run migrations.Apply%s, or have somebody who may run what migrations.Script returns for the same options", fault, s.withHistory()))
-	}
 	for _, look := range s.permissions() {
-		user, missing, err := missing(ctx, db.DB, look.table, look.wanted)
+		ofTable := slices.DeleteFunc(slices.Clone(faults), func(f mssqltable.Fault) bool { return f.Table != look.table })
+		told, err := s.tell(ctx, db.DB, look, ofTable)
 		if err != nil {
 			return explainLook(ctx, look.table, err)
 		}
-		if len(missing) > 0 {
-			found = append(found, fmt.Errorf("mssqlhandler: this login (%s) may not do all that a handler does with %s: run GRANT %s ON %[2]s TO %[4]s",
-				user, look.table.Quoted(), strings.Join(missing, ", "), mssqlname.Quote(user)))
-		}
+		found = append(found, told...)
+	}
+	_, err = db.ExecContext(ctx, sqlhandler.Text(sessionSQL, false))
+	if hasNumber(err, implicitTransactions) {
+		_, advice := judge(err)
+		found = append(found, fmt.Errorf("mssqlhandler: %s: %w", advice, err))
+	} else if err != nil {
+		return explainLook(ctx, s.table, err)
 	}
 	return errors.Join(found...)
+}
+
+// tell says what to run about the faults of one table, and about the rights to it that are missing.
+func (s settings) tell(ctx context.Context, db *sql.DB, look permission, faults []mssqltable.Fault) (told []error, err error) {
+	user, missing, err := missing(ctx, db, look.table, look.wanted)
+	if err != nil {
+		return nil, err
+	}
+	grant := ""
+	if len(missing) > 0 {
+		grant = fmt.Sprintf("run GRANT %s ON %s TO %s", strings.Join(missing, ", "), look.table.Quoted(), mssqlname.Quote(user))
+	}
+	for _, fault := range faults {
+		migrate := fmt.Sprintf("run migrations.Apply%s, or have somebody who may run what migrations.Script returns for the same options", s.withHistory())
+		if fault.Unseen && grant != "" {
+			// The catalog shows nothing of a table to a login without any right to it.
+			there, err := isThere(ctx, db, look.table)
+			if err != nil {
+				return nil, err
+			}
+			if there {
+				continue
+			}
+			migrate += ", if it is not there; and in any case " + grant
+			grant = ""
+		}
+		told = append(told, fmt.Errorf("mssqlhandler: %s: %s", fault, migrate))
+	}
+	if grant != "" {
+		told = append(told, fmt.Errorf("mssqlhandler: this login (%s) may not do all that a handler does with %s: %s", user, look.table.Quoted(), grant))
+	}
+	return told, nil
+}
+
+// isThere reports whether a table is there for certain: the server refuses to read it, and not because it finds none. Not
+// every server has a number for that.
+func isThere(ctx context.Context, db *sql.DB, table mssqlname.Table) (bool, error) {
+	_, err := db.ExecContext(ctx, "SELECT 1 FROM "+table.Quoted()+" WHERE 1 = 0")
+	if verdict, _ := judge(err); err != nil && (ctx.Err() != nil || !isOfServer(err) || verdict == sqlhandler.Unavailable) {
+		return false, err
+	}
+	return err == nil || hasNumber(err, permissionDenied), nil
 }
 
 // permission is what a login has to be able to do with a table.
@@ -89,8 +137,14 @@ func missing(ctx context.Context, db *sql.DB, table mssqlname.Table, wanted []st
 }
 
 func explainLook(ctx context.Context, table mssqlname.Table, err error) error {
-	told := fmt.Errorf("mssqlhandler: looking at %s: %w", table.Quoted(), err)
-	if verdict, _ := judge(err); ctx.Err() == nil && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
+	verdict, advice := judge(err)
+	if advice == askCheck {
+		advice = ""
+	} else if advice != "" {
+		advice += ": "
+	}
+	told := fmt.Errorf("mssqlhandler: looking at %s: %s%w", table.Quoted(), advice, err)
+	if ctx.Err() == nil && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
 		return loki.Unavailable(told)
 	}
 	return told

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql/driver"
+	"io"
 	"net/url"
 	"strings"
 	"testing"
@@ -49,17 +50,39 @@ func TestCheckTellsAnOutageFromAFault(t *testing.T) {
 	require.False(t, loki.IsUnavailable(err))
 }
 
-// The rights are asked for after the columns.
+// The catalog shows nothing of a table to a login without any right to it, as it shows nothing of one that is not there:
+// the server tells them apart when it is asked to read it.
 func TestCheckNamesTheMissingGrant(t *testing.T) {
-	_, s, db := newStub(t, nil)
-	s.answer = func(call int) ([]resultSet, error) {
-		if call == 0 {
-			return []resultSet{{columns: make([]string, 6)}}, nil
-		}
-		rows := [][]driver.Value{{"a]b", "SELECT", int64(1)}, {"a]b", "INSERT", int64(0)}, {"a]b", "UPDATE", int64(0)}, {"a]b", "DELETE", int64(1)}}
-		return []resultSet{{columns: make([]string, 3), rows: rows}}, nil
+	const grant = "run GRANT INSERT, UPDATE ON [dbo].[LokiLockings] TO [a]]b]"
+	for name, c := range map[string]struct {
+		read      error
+		says, not string
+	}{
+		"there":       {number(229), "this login (a]b) may not do all that a handler does with [dbo].[LokiLockings]: " + grant, "migrations"},
+		"readable":    {nil, "this login (a]b) may not do all that a handler does with [dbo].[LokiLockings]: " + grant, "migrations"},
+		"not there":   {number(208), "returns for the same options, if it is not there; and in any case " + grant, "may not do"},
+		"either":      {number(33557097), "returns for the same options, if it is not there; and in any case " + grant, "may not do"},
+		"unavailable": {number(40613), "looking at [dbo].[LokiLockings]", "GRANT"},
+		"broken":      {io.EOF, "looking at [dbo].[LokiLockings]", "GRANT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, s, db := newStub(t, nil)
+			s.answer = func(call int) ([]resultSet, error) {
+				statement := s.calls[call].statement
+				switch {
+				case strings.Contains(statement, "sys.columns"):
+					return []resultSet{{columns: make([]string, 6)}}, nil
+				case strings.HasPrefix(statement, "SELECT 1 FROM [dbo].[LokiLockings]"):
+					return nil, c.read
+				}
+				rows := [][]driver.Value{{"a]b", "SELECT", int64(1)}, {"a]b", "INSERT", int64(0)}, {"a]b", "UPDATE", int64(0)}, {"a]b", "DELETE", int64(1)}}
+				return []resultSet{{columns: make([]string, 3), rows: rows}}, nil
+			}
+			err := mssqlhandler.Check(t.Context(), db)
+			require.ErrorContains(t, err, c.says)
+			require.NotContains(t, err.Error(), c.not)
+		})
 	}
-	require.ErrorContains(t, mssqlhandler.Check(t.Context(), db), "run GRANT INSERT, UPDATE ON [dbo].[LokiLockings] TO [a]]b]")
 }
 
 func TestServerCheck(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/lokilock/loki/internal/mssqlname"
 	"github.com/lokilock/loki/migrations"
 	"github.com/lokilock/loki/mssqlhandler"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
 // documented are the statements of the page, in order.
@@ -83,6 +84,105 @@ func TestServerDocumentedStatements(t *testing.T) {
 		s.runAll(t, strings.ReplaceAll(table.Fill(block), "[app]", "public"))
 	}
 	require.True(t, checked)
+}
+
+// A person on call takes a lock: its holder is told, the next is told by whom and since when, and the history has both runs.
+func TestServerDocumentedWayToTakeALock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, mssqlhandler.WithHistory(time.Hour))
+	var ways []string
+	for _, block := range documented(t) {
+		if strings.Contains(block, "N'on call'") {
+			ways = append(ways, block)
+		}
+	}
+	require.Len(t, ways, 2, "without a history, and with one")
+	for i, way := range ways {
+		victim := s.claim(strings.Repeat("k", i+1))
+		take := func() {
+			t.Helper()
+			s.runAll(t, strings.ReplaceAll(mssqlname.Table{Schema: "dbo", Name: s.table}.Fill(way), "invoice-batch", victim.Key))
+		}
+		s.mustGrant(t, victim)
+		before, _, err := s.Inspect(t.Context(), victim.Key)
+		require.NoError(t, err)
+		take()
+
+		held, err := s.Extend(t.Context(), victim)
+		require.NoError(t, err)
+		require.False(t, held)
+		by := s.mustBeBusy(t, victim)
+		require.Equal(t, "on call", by.ID, "the holder does not get it back by asking for it anew")
+		require.False(t, by.Since.Before(before.Since))
+		require.InDelta(t, 30*time.Second, by.Left, float64(25*time.Second))
+		require.NoError(t, s.Release(t.Context(), victim))
+
+		runs, err := s.History(t.Context(), victim.Key, 10)
+		require.NoError(t, err)
+		require.Equal(t, "on call", runs[0].Holder)
+		require.Equal(t, sqlhandler.Held, runs[0].Outcome)
+		if i == 0 {
+			require.Len(t, runs, 1, "the page has another way where a history is kept")
+			continue
+		}
+		require.Len(t, runs, 2)
+		require.Equal(t, victim.Token, runs[1].Token)
+		require.Equal(t, sqlhandler.Superseded, runs[1].Outcome)
+		require.Equal(t, before.Since, runs[1].Since)
+		require.WithinDuration(t, runs[0].Since, runs[1].Until, 4*time.Millisecond, "they are not two at once")
+
+		s.expire(t, victim.Key)
+		take()
+		runs, err = s.History(t.Context(), victim.Key, 10)
+		require.NoError(t, err)
+		require.Equal(t, []sqlhandler.Outcome{sqlhandler.Held, sqlhandler.Expired, sqlhandler.Superseded}, []sqlhandler.Outcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+	}
+}
+
+// What the page asks the history tells what it is asked for.
+func TestServerDocumentedQuestions(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.table += "_questions" // of its own: other tests' releases prune theirs
+	s.migrate(t)
+	table := mssqlname.Table{Schema: "dbo", Name: s.table}
+	row := func(key, holder, ending string, from, to time.Duration) {
+		s.exec(t, "INSERT INTO $H ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending]) "+
+			"SELECT @p1, @p2, @p2, DATEADD(minute, -@p3, now), DATEADD(minute, 1 - @p4, now), 1, DATEADD(minute, -@p4, now), @p5 FROM (SELECT SYSUTCDATETIME() AS now) AS clock",
+			s.prefix+key, holder, int64(from.Minutes()), int64(to.Minutes()), ending)
+	}
+	const day = 24 * time.Hour
+	row("well", "a", "released", 2*time.Hour, time.Hour)
+	row("well", "b", "released", time.Hour, time.Minute)
+	row("late", "a", "released", 3*day, 2*day)
+	row("never", "a", "failed", 2*time.Hour, time.Hour)
+	row("twice", "a", "released", 2*time.Hour, time.Hour)
+	row("twice", "b", "superseded", 90*time.Minute, 80*time.Minute)
+	row("well@2026-11-30", "a", "expired", 2*time.Hour, time.Hour)
+	for question, want := range map[string][]string{
+		"AS [Times]": {"never", "twice"},
+		"COUNT(CASE": {"late", "never"},
+		"AS [Other]": {"twice"},
+	} {
+		var told []string
+		for _, block := range documented(t) {
+			if !strings.Contains(block, question) {
+				continue
+			}
+			rows, err := s.db.QueryxContext(t.Context(), table.Fill(block))
+			require.NoError(t, err)
+			defer rows.Close()
+			for rows.Next() {
+				row, err := rows.SliceScan()
+				require.NoError(t, err)
+				if key, ours := strings.CutPrefix(row[0].(string), s.prefix); ours {
+					told = append(told, key)
+				}
+			}
+			require.NoError(t, rows.Err())
+		}
+		require.ElementsMatch(t, want, told, question)
+	}
 }
 
 // runAll runs a batch to the end of its last answer.

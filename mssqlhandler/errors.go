@@ -28,15 +28,30 @@ func judge(err error) (sqlhandler.Verdict, string) {
 		return sqlhandler.Mistake, "this login needs SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history SELECT, INSERT and DELETE: mssqlhandler.Check says which GRANT is missing"
 	case hasNumber(err, overflow):
 		return sqlhandler.Mistake, "no fence is left, a claim brought the largest there is: delete the row"
+	case hasNumber(err, implicitTransactions):
+		return sqlhandler.Mistake, "a claim would stand in a transaction that nobody commits: leave SET IMPLICIT_TRANSACTIONS ON out of what the connections begin with, or open a database for the handler alone"
+	case hasNumber(err, wrongDatabase...):
+		return sqlhandler.Mistake, "the server has no such database for this login: see the data source name, and whether the login is a user of the database"
+	case hasNumber(err, firewall...):
+		return sqlhandler.Mistake, "the server does not let this machine in: see its firewall's rules"
 	case hasNumber(err, victims...):
 		return sqlhandler.Again, ""
 	case errors.As(err, &stream), errors.As(err, &server):
 		return sqlhandler.Broken, ""
+	case hasNumber(err, unopened...):
+		return sqlhandler.Unavailable, "the database cannot be opened: it is failing over or offline, or is not the one that the data source name means"
 	case hasNumber(err, outages...), isSevere(err), isCutConnect(err):
 		return sqlhandler.Unavailable, ""
+	case hasNumber(err, refusedLogin...): // the last number where the database could not be opened, too
+		return sqlhandler.Mistake, "the server does not let this login in: see the user and the password in the data source name, and whether the login is disabled, locked or expired"
+	case isOfServer(err):
+		return sqlhandler.Unknown, askCheck
 	}
 	return sqlhandler.Unknown, ""
 }
+
+// askCheck is the advice for an error whose number is not known here. Some servers have one for nearly all of them.
+const askCheck = "mssqlhandler.Check says whether the table and the rights are as they have to be"
 
 // Numbers of SQL Server that are mistakes, with a sentence of their own.
 const (
@@ -45,6 +60,23 @@ const (
 	permissionDenied = 229
 	overflow         = 8115
 )
+
+// implicitTransactions is the statements' own number for a session that they are not to be run in.
+const implicitTransactions = 50007
+
+// wrongDatabase are those of a database that is not there, or that the login may not enter.
+var wrongDatabase = []int32{911, 916}
+
+// firewall are those of Azure's: an address that is not allowed, and a server that takes none from outside.
+var firewall = []int32{40615, 47073}
+
+// refusedLogin are those of a login that is refused as it is: a wrong name or password, a domain that is not trusted,
+// disabled, locked, expired.
+var refusedLogin = []int32{18450, 18452, 18456, 18470, 18486, 18487, 18488}
+
+// unopened are the outages of a login's database, or of its default one. In a failover the login says so first; a
+// misspelt name looks the same.
+var unopened = []int32{4060, 4064}
 
 // victims lost to another session and left nothing behind.
 var victims = []int32{
@@ -66,7 +98,6 @@ var outages = []int32{
 	1105, 1204, 1221, 9002, // space, locks and log are used up
 	3906,       // read-only: the primary has become a secondary under an open connection
 	3966, 3980, // the transaction was ended from outside
-	4060, 4064, // the database cannot be opened; in a failover the login says so first. A misspelt name looks the same
 	4221,             // the secondary is not ready for logins
 	6005,             // shutting down
 	8628, 8645, 8651, // waited for memory
@@ -91,6 +122,11 @@ func hasNumber(err error, numbers ...int32) bool {
 	}
 	return slices.Contains(numbers, e.Number) ||
 		slices.ContainsFunc(e.All, func(e mssql.Error) bool { return slices.Contains(numbers, e.Number) })
+}
+
+func isOfServer(err error) bool {
+	var e mssql.Error
+	return errors.As(err, &e)
 }
 
 func isSevere(err error) bool {

@@ -89,11 +89,17 @@ func TestMistakes(t *testing.T) {
 		cause error
 		says  string
 	}{
-		"login":         {number(18456), "message of 18456"},
+		"login":         {number(18456), "does not let this login in: see the user and the password"},
+		"locked":        {number(18486), "locked"},
+		"database":      {number(911), "no such database for this login: see the data source name"},
+		"no user there": {number(916), "whether the login is a user of the database"},
+		"firewall":      {number(40615), "firewall's rules"},
+		"other numbers": {number(33557097), "mssqlhandler.Check says whether"},
 		"table":         {number(208), "run migrations.Apply"},
 		"column":        {number(207), "run migrations.Apply"},
 		"permission":    {number(229), "needs SELECT, INSERT, UPDATE and DELETE on the table"},
 		"fence":         {number(8115), "no fence is left"},
+		"implicit":      {number(50007), "leave SET IMPLICIT_TRANSACTIONS ON out"},
 		"syntax":        {number(102), "message of 102"},
 		"certificate":   {errors.New("TLS Handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"), "unknown authority"},
 		"driver refuse": {errors.New("sql: expected 0 arguments, got 8"), "expected 0 arguments"},
@@ -111,6 +117,15 @@ func TestMistakes(t *testing.T) {
 				require.Len(t, s.sent(), 1, "a mistake is not repeated")
 			})
 		}
+	}
+}
+
+// A login that could not open its database is an outage, since it may be failing over; it may be a misspelt name, too.
+func TestDatabaseThatCannotBeOpened(t *testing.T) {
+	h, _, db := newStub(t, always(nil, mssql.Error{Number: 18456, Class: 14, All: []mssql.Error{number(4060), number(18456)}}))
+	for _, err := range []error{operations["lock"](t.Context(), h), mssqlhandler.Check(t.Context(), db)} {
+		require.True(t, loki.IsUnavailable(err))
+		require.ErrorContains(t, err, "is not the one that the data source name means")
 	}
 }
 

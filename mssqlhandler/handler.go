@@ -81,8 +81,8 @@ func Open(dsn string, opts ...Option) (*Handler, error) {
 // Validate returns what is wrong with the arguments that the handler was made with, every mistake at once. It sends
 // nothing.
 func (h *Handler) Validate() error {
-	if h == nil {
-		return (*shared)(nil).Validate()
+	if h == nil || h.shared == nil {
+		return errors.New("mssqlhandler: this Handler was not made by New or Open")
 	}
 	return h.shared.Validate()
 }

@@ -125,8 +125,9 @@ func TestCase070_OldDriverName(t *testing.T) {
 		_, s, db := newStub(t, always(nil, number(102)))
 		db.DB = sql.OpenDB(underDriver{s, old.Driver()})
 		t.Cleanup(func() { _ = db.Close() })
-		require.Error(t, send(t.Context(), mssqlhandler.New(db)))
+		require.Error(t, send(t.Context(), mssqlhandler.New(db, mssqlhandler.WithTable("a@p"))))
 		sent := s.sent()[0]
+		require.Contains(t, sent.statement, "[a@p]", "what is filled in is not a placeholder")
 		require.Empty(t, parameters(sent.statement), op)
 		require.Contains(t, sent.statement, "?1", op)
 	}

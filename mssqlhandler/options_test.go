@@ -34,7 +34,7 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 		"history is to be kept for 0": mssqlhandler.New(db, mssqlhandler.WithHistory(0)),
 		"history is to be kept for -": mssqlhandler.New(db, mssqlhandler.WithHistory(-time.Hour)),
 		"option 2 is nil":             mssqlhandler.New(db, mssqlhandler.WithTable("t"), nil),
-		"not made by New or Open":     {},
+		"was not made by New":         {},
 	} {
 		t.Run(says, func(t *testing.T) {
 			require.ErrorContains(t, h.Validate(), says)

@@ -37,11 +37,11 @@ const (
 func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 	counts := d != nil && countsPlaceholders(d)
 	statement := func(file string, args func(sqlhandler.Call) []any) sqlhandler.Statement {
-		text := s.table.Fill(sqlhandler.Text(file, s.keepsHistory()))
+		text := sqlhandler.Text(file, s.keepsHistory())
 		if counts {
-			text = strings.ReplaceAll(text, "@p", "?")
+			text = strings.ReplaceAll(text, "@p", "?") // before there are names in it, which may have one
 		}
-		return sqlhandler.Statement{Text: text, Args: args}
+		return sqlhandler.Statement{Text: s.table.Fill(text), Args: args}
 	}
 	dialect := sqlhandler.Dialect{
 		Name:      "mssqlhandler",

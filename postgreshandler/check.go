@@ -21,8 +21,9 @@ var permissionsSQL string
 // oldestVersion is the first that reads one page of a table when it is asked for one, as release does.
 const oldestVersion = 14
 
-// Check says at start-up whether a handler made with the same options could work: whether the server is not too old,
-// whether the table is there with the columns, types, collation and key that it needs, likewise that of a history, and
+// Check says at start-up whether a handler made with the same options could work: whether the server is not too old and
+// takes texts in UTF8, whether the table is there with the columns, types, collation and key that it needs and nothing
+// that gets in the way (policies, rules, triggers before rows, columns to be filled), likewise that of a history, and
 // whether this login may read and write them. It returns every fault at once, each in a sentence that says what to run,
 // or nil. It changes nothing.
 //
@@ -34,7 +35,8 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 	}
 	s := choose(opts)
 	var version int
-	err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int / 10000").Scan(&version)
+	var encoding string
+	err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int / 10000, pg_client_encoding()::text").Scan(&version, &encoding)
 	if err != nil {
 		return s.explainLook(ctx, err)
 	}
@@ -42,12 +44,15 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 	if version < oldestVersion {
 		found = append(found, fmt.Errorf("postgreshandler: the server is PostgreSQL %d: it has to be %d at least, since before that each release reads the whole table", version, oldestVersion))
 	}
+	if encoding != "UTF8" {
+		found = append(found, fmt.Errorf("postgreshandler: the client_encoding of this pool's sessions is %s, not UTF8, in which other instances would have other keys: add client_encoding=UTF8 to the data source name", encoding))
+	}
 	faults, err := postgrestable.Faults(ctx, db, s.table, s.keepsHistory())
 	if err != nil {
 		return s.explainLook(ctx, err)
 	}
 	for _, fault := range faults {
-		found = append(found, fmt.Errorf("postgreshandler: %s: run migrations.Apply%s, or have somebody who may run what migrations.Script returns for the same options", fault, s.withHistory()))
+		found = append(found, fmt.Errorf("postgreshandler: %s: run migrations.Apply%s, or have somebody who may run what migrations.Script returns for the same options; what is there and not fit is to be changed, or another table to be chosen", fault, s.withHistory()))
 	}
 	if len(faults) > 0 {
 		return errors.Join(found...) // it may not be there to have rights on
@@ -75,7 +80,9 @@ func (s settings) tables() []string {
 
 func (s settings) explainLook(ctx context.Context, err error) error {
 	verdict, advice := judge(err)
-	if advice != "" {
+	if advice == askCheck {
+		advice = ""
+	} else if advice != "" {
 		advice += ": "
 	}
 	told := fmt.Errorf("postgreshandler: looking at %s: %s%w", s.table.Quoted(), advice, err)

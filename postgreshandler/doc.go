@@ -24,7 +24,9 @@
 // client's is ever sent, and no time zone matters.
 //
 // Keys are exact: they are compared by code points, and stored as they are. PostgreSQL cannot store a NUL; a key with one
-// is an error, not another key.
+// is an error, not another key. In a session whose client_encoding is not UTF8 the server would take a key for another
+// text, so that such a session is refused: where the database has another encoding, or somebody chose one, add
+// client_encoding=UTF8 to the data source name. [Open] does.
 //
 // # What it costs
 //
@@ -50,7 +52,7 @@
 // # Isolation levels, replicas, failover
 //
 // Under a default_transaction_isolation other than read committed the losers of a race are turned away by the server and
-// ask once more. If that is too often, let the login of the locks have its own default:
+// ask once more, a release three times. If that is too often, let the login of the locks have its own default:
 //
 //	ALTER ROLE app SET default_transaction_isolation = 'read committed';
 //
@@ -73,17 +75,8 @@
 //	SELECT service_key, holder, granted_at, expires_at - clock_timestamp() AS remaining
 //	FROM loki_lockings WHERE expires_at > clock_timestamp() ORDER BY granted_at;
 //
-// To take a lock from a holder that will not let go, which is told at its next renewal that it has lost it:
-//
-//	UPDATE loki_lockings SET expires_at = clock_timestamp() WHERE service_key = 'invoice-batch';
-//
-// With [WithHistory]: what ran lately, how long, and what did not end well:
-//
-//	SELECT granted_at, ended_at - granted_at AS took, holder, outcome
-//	FROM loki_lockings_history WHERE service_key = 'invoice-batch' ORDER BY granted_at DESC LIMIT 20;
-//
-//	SELECT service_key, outcome, count(*), max(ended_at) FROM loki_lockings_history
-//	WHERE ended_at > now() - interval '1 day' AND outcome IN ('failed', 'expired') GROUP BY 1, 2;
+// How to take a lock from its holder, and what to ask the history, is told by docs/postgres.md in the repository
+// (https://github.com/lokilock/loki/blob/main/docs/postgres.md).
 //
 // It does not wait for a lock, log, create its table, or know of another handler.
 package postgreshandler

@@ -4,6 +4,8 @@ package postgreshandler
 // about it.
 
 import (
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"slices"
 
@@ -32,7 +34,7 @@ func judge(err error) (sqlhandler.Verdict, string) {
 	case slices.Contains(outages, code), code != "" && slices.Contains(outageClasses, code[:2]):
 		return sqlhandler.Unavailable, ""
 	case code != "":
-		return sqlhandler.Mistake, ""
+		return sqlhandler.Mistake, askCheck
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return sqlhandler.Unavailable, "" // target_session_attrs asks for a primary, and none of the hosts is one now
 	case connecting && loki.IsUnavailable(err):
@@ -41,6 +43,15 @@ func judge(err error) (sqlhandler.Verdict, string) {
 		return sqlhandler.Broken, ""
 	}
 	return sqlhandler.Unknown, ""
+}
+
+// isOutage reports whether err, of making a connection, is of a server that cannot be reached or cannot answer now.
+func isOutage(err error) bool {
+	verdict, _ := judge(err)
+	if verdict == sqlhandler.Unknown {
+		return loki.IsUnavailable(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+	}
+	return verdict != sqlhandler.Mistake
 }
 
 // state is the SQLSTATE of an error that the server sent, in whichever driver's words.
@@ -59,17 +70,21 @@ var mistakes = map[string]string{
 	"22003": "no fence is left, a claim brought the largest there is: delete the row",
 	"22P05": "the encoding of this database does not have a character of it: use a database in UTF8",
 	"22021": "the encoding of this database does not have a character of it: use a database in UTF8",
+	"22P02": "this session's client_encoding is not UTF8, in which the key would be another one than in sessions where it is: add client_encoding=UTF8 to the data source name",
 	"26000": behindPooler,
-	"28000": "the server does not let this login in: see its pg_hba.conf",
-	"28P01": "the server does not take this password",
-	"3D000": "the server has no such database",
+	"28000": "the server does not let this login in: see the user in the data source name, whether it may log in, and the server's pg_hba.conf",
+	"28P01": "the server does not take this password: see the user and the password in the data source name",
+	"3D000": "the server has no such database: see the data source name, or have the database made",
 	"3F000": "there is no such schema in this database: run migrations.Apply, or name it with WithSchema",
-	"42501": "this login needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history: postgreshandler.Check says what is missing",
+	"42501": "this login needs CONNECT on the database, USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history: postgreshandler.Check says what is missing",
 	"42703": "the table is another one: run migrations.Apply, or name the table with WithSchema and WithTable",
 	"42P01": "there is no such table in this database: run migrations.Apply (with migrations.WithHistory if a history is kept), or name the table with WithSchema and WithTable",
 	"42P05": behindPooler,
 	"42P10": "the table lacks its primary key on service_key: run migrations.Apply on a table that it made",
 }
+
+// askCheck is the advice for an error whose code is not known here.
+const askCheck = "postgreshandler.Check says whether the table and the rights are as they have to be"
 
 const behindPooler = "a pooler stands between, and lends the connection on that a statement was prepared on: add default_query_exec_mode=exec to the data source name"
 
@@ -94,7 +109,6 @@ var outages = []string{
 	"57014", // canceled: statement_timeout, or by an administrator
 	"57P03", // starting up, shutting down, or in recovery
 	"57P04", // the database was dropped
-	"55000", // not in the right state, as a replica that is being promoted says
 	"72000", // the snapshot is too old
 }
 

@@ -72,20 +72,22 @@ func TestOutages(t *testing.T) {
 
 func TestMistakes(t *testing.T) {
 	for state, says := range map[string]string{
-		"28P01": "does not take this password",
+		"28P01": "does not take this password: see the user and the password",
 		"28000": "pg_hba.conf",
-		"3D000": "no such database",
+		"3D000": "no such database: see the data source name",
 		"42P01": "run migrations.Apply",
 		"3F000": "run migrations.Apply",
 		"42703": "run migrations.Apply",
 		"42P10": "primary key",
-		"42501": "needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE",
+		"42501": "needs CONNECT on the database, USAGE on the schema and SELECT, INSERT, UPDATE and DELETE",
 		"22003": "no fence is left",
 		"22P05": "a database in UTF8",
 		"26000": "default_query_exec_mode=exec",
 		"42P05": "default_query_exec_mode=exec",
+		"22P02": "add client_encoding=UTF8",
 		"42601": "message of 42601",
-		"P0001": "message of P0001",
+		"55000": "message of 55000",
+		"P0001": "postgreshandler.Check says whether",
 	} {
 		cause := code(state)
 		for op, send := range operations {
@@ -128,9 +130,9 @@ func TestServerMistakes(t *testing.T) {
 	role := "loki_test_" + s.schema[5:13]
 	s.exec(t, "CREATE ROLE "+role+" LOGIN")
 	t.Cleanup(func() { _, _ = shared.db.Exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
-	require.ErrorContains(t, s.open(t, "user="+role).anyError(t), "needs USAGE on the schema")
+	require.ErrorContains(t, s.open(t, "user="+role).anyError(t), "USAGE on the schema")
 	s.exec(t, `GRANT USAGE ON SCHEMA "`+s.schema+`" TO `+role)
-	require.ErrorContains(t, s.open(t, "user="+role).anyError(t), "needs USAGE on the schema and SELECT, INSERT")
+	require.ErrorContains(t, s.open(t, "user="+role).anyError(t), "USAGE on the schema and SELECT, INSERT")
 	s.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON $T TO "+role)
 	s.open(t, "user="+role).everyOperation(t)
 

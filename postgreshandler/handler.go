@@ -42,6 +42,9 @@ var (
 // stdlib), under whatever name it was opened and whatever is wrapped around it. Nothing is sent yet, so a database that
 // is down is no reason to fail.
 //
+// Its sessions' client_encoding has to be UTF8, as it is unless the database is in another encoding or somebody chose one:
+// then client_encoding=UTF8 belongs in the data source name. A call in any other is refused.
+//
 // What is wrong with the arguments is returned by [Handler.Validate], which loki's Build asks, and by every method.
 func New(db *sql.DB, opts ...Option) *Handler {
 	s := choose(opts)
@@ -50,7 +53,8 @@ func New(db *sql.DB, opts ...Option) *Handler {
 
 // Open returns a handler with a database of its own, which [Handler.Close] closes. dsn is one of pgx's, such as
 // "postgres://user:password@host/app" or "host=a,b dbname=app target_session_attrs=read-write". Nothing is dialled yet: a
-// server that is down shows at the first call, as a store that is unavailable. A dsn or an option that cannot work is an
+// server that is down shows at the first call, as a store that is unavailable. The sessions' client_encoding is UTF8,
+// whatever the dsn has. A dsn or an option that cannot work is an
 // error, and then there is no handler.
 func Open(dsn string, opts ...Option) (*Handler, error) {
 	config, err := parseDSN(dsn)
@@ -77,7 +81,19 @@ func parseDSN(dsn string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the data source name cannot be used: %w", err)
 	}
+	speakUTF8(config)
 	return config, nil
+}
+
+// speakUTF8 has the sessions of config take texts as they are sent. In another encoding a key would be another text than
+// it is in the sessions of other instances, and pgx refuses the simple protocol, which LISTEN goes by, for it and for
+// strings in which a backslash is no character.
+func speakUTF8(config *pgx.ConnConfig) {
+	if config.RuntimeParams == nil {
+		config.RuntimeParams = make(map[string]string)
+	}
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	config.RuntimeParams["standard_conforming_strings"] = "on"
 }
 
 // Validate returns what is wrong with the arguments that the handler was made with, every mistake at once. It sends

@@ -101,6 +101,7 @@ func (l line) pooled(ctx context.Context) (config *pgx.ConnConfig, err error) {
 		}
 		config = c.Conn().Config()
 		config.OnNotification = nil // the application's own, which would keep them from the one who waits for them here
+		speakUTF8(config)
 		return nil
 	})
 	return config, err

@@ -16,7 +16,8 @@ import (
 // Notify implements [loki.Notifier], by LISTEN and a message that the statements send. All callers share one connection,
 // opened for the first and closed after the last of them. It is none of the pool's, so that a pool of one is enough, but
 // is made as those are, unless [WithListenDSN] says otherwise. If it breaks it is restored; whoever listens is then told
-// to look, since something may have been missed. If it cannot be restored within three seconds the channels are closed.
+// to look, since something may have been missed. If it cannot be restored within three seconds, or the pool has been closed
+// meanwhile, the channels are closed.
 //
 // With a driver that is not pgx, behind a pooler, which lends a connection that listens to others, and with
 // [WithoutNotify], the error matches [errors.ErrUnsupported].
@@ -127,7 +128,8 @@ func (l *listeners) hear(ctx context.Context, e *ear) {
 	l.giveUp(e, err)
 }
 
-// restore returns another connection for one that broke.
+// restore returns another connection for one that broke. An error that is no outage, such as that the pool has been closed,
+// will be the same the next time.
 func (l *listeners) restore(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.line.patience.restore)
 	defer cancel()
@@ -136,6 +138,9 @@ func (l *listeners) restore(ctx context.Context) (*pgx.Conn, error) {
 		var conn *pgx.Conn
 		if conn, err = l.line.dial(ctx); err == nil {
 			return conn, nil
+		}
+		if !isOutage(err) {
+			return nil, err
 		}
 	}
 	return nil, errors.Join(err, ctx.Err())

@@ -119,6 +119,26 @@ func TestNotify_ABrokenConnectionIsRestored(t *testing.T) {
 	require.Equal(t, 1, s.ears(t))
 }
 
+// A pool that has been closed will not be open again: there is nothing to wait for.
+func TestNotify_AfterClose(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	h, err := postgreshandler.Open(s.server.DSN(), append(s.opts, postgreshandler.WithPatience(time.Minute, time.Second, 10*time.Minute))...)
+	require.NoError(t, err)
+	told, err := h.Notify(t.Context(), "job")
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	s.exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' || $1 || '%' AND pid <> pg_backend_pid()", s.schema)
+	select {
+	case _, ok := <-told:
+		require.False(t, ok, "there is nothing to tell")
+	case <-time.After(20 * time.Second):
+		t.Fatal("the channel stays open although the pool is closed")
+	}
+	_, err = h.Notify(t.Context(), "job")
+	require.ErrorContains(t, err, "database is closed")
+}
+
 // A server that stays away is given up: the channels are closed, and whoever comes later listens anew.
 func TestNotify_AServerThatStaysAway(t *testing.T) {
 	server := doomedServer()

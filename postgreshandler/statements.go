@@ -33,17 +33,18 @@ func newDialect(s settings) sqlhandler.Dialect {
 		return sqlhandler.Statement{Text: s.table.Fill(sqlhandler.Text(file, s.keepsHistory())), Args: args}
 	}
 	dialect := sqlhandler.Dialect{
-		Name:     "postgreshandler",
-		Table:    s.table.Quoted(),
-		Grant:    statement(grantSQL, s.grantArgs),
-		Extend:   statement(extendSQL, s.extendArgs),
-		Release:  statement(releaseSQL, s.releaseArgs),
-		Inspect:  statement(inspectSQL, s.inspectArgs),
-		MaxKey:   loki.MaxKeyLength,
-		MaxToken: maxToken,
-		Refuse:   refuse,
-		Judge:    judge,
-		Mistake:  s.mistake,
+		Name:      "postgreshandler",
+		Table:     s.table.Quoted(),
+		Grant:     statement(grantSQL, s.grantArgs),
+		Extend:    statement(extendSQL, s.extendArgs),
+		Release:   statement(releaseSQL, s.releaseArgs),
+		Inspect:   statement(inspectSQL, s.inspectArgs),
+		Overtaken: true, // a snapshot is older than the wait for the gate
+		MaxKey:    loki.MaxKeyLength,
+		MaxToken:  maxToken,
+		Refuse:    refuse,
+		Judge:     judge,
+		Mistake:   s.mistake,
 	}
 	if s.keepsHistory() {
 		dialect.History = statement(historySQL, s.historyArgs)

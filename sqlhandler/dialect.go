@@ -3,6 +3,7 @@ package sqlhandler
 // This file is what one store has that others have not, and what is wrong with a dialect that cannot work.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,8 +14,12 @@ import (
 // Dialect is how one store is spoken to. It is read by many goroutines at once and must not change once [New] has it.
 //
 // Each statement answers in the first row of the first result set that has one; the sets before it are empty, those
-// after it are read to their end, since errors come last. Columns go by their order. Times are microseconds, since
-// 1970 or from now, so that no driver can move them to another zone; what the store does not know is NULL.
+// after it are read to their end, since errors come last. Columns go by their order, and there may be more of them. Times
+// are microseconds, since 1970 or from now, so that no driver can move them to another zone; what the store does not
+// know is NULL.
+//
+// Overtaken, History, StoredKey, Refuse and Mistake may be left out. Every other field is required, Judge too: [Handler.Validate]
+// says which of them are missing.
 type Dialect struct {
 	// Name is the package that speaks the dialect: what its errors begin with.
 	Name string
@@ -22,11 +27,11 @@ type Dialect struct {
 	// Table is the table as errors name it, quoted and with its schema.
 	Table string
 
-	// Grant records a claim if nobody else holds its key, as [loki.Granter] has it: Held (0 or 1), Fence, and of whoever
-	// holds it instead Holder, Since, Until, Left (from now).
+	// Grant records a claim if nobody else holds its key, as [loki.Granter] has it: one row in any case, with Held (0 or
+	// 1), Fence, and of whoever holds it instead Holder, Since, Until, Left (from now).
 	Grant Statement
 
-	// Extend renews a claim that holds, as [loki.Extender] has it: Held (0 or 1).
+	// Extend renews a claim that holds, as [loki.Extender] has it: one row in any case, with Held (0 or 1).
 	Extend Statement
 
 	// Release forgets a claim that holds: no row, or one with Next, for the next release's [Call.SweepFrom].
@@ -38,6 +43,11 @@ type Dialect struct {
 	// History tells of the latest claims of a key, the newest first, [Call.Limit] at most: a row each with Token, Holder,
 	// Fence, Since, Until, Outcome. Without a text no history is kept; see [Handler.History].
 	History Statement
+
+	// Overtaken says that a statement may not see what came in between its look at the table and its turn. Then no row from
+	// Grant means that it changed nothing and is to be sent again, three times at most; after that the store is unavailable.
+	// No row from Release means that it found no claim, which is believed when it has been sent twice.
+	Overtaken bool
 
 	// MaxKey and MaxToken are what the columns hold, in UTF-16 units.
 	MaxKey, MaxToken int
@@ -62,7 +72,7 @@ type Dialect struct {
 type Statement struct {
 	Text string
 
-	// Args are the arguments for a call, in the order of the text.
+	// Args are the arguments for a call, in the order of the text. It is required, also where it returns none.
 	Args func(Call) []any
 }
 
@@ -100,7 +110,7 @@ const (
 	Broken
 
 	// Again means that the call lost against another session and left nothing behind, as the victim of a deadlock does: it
-	// is repeated once. After that it is unavailable.
+	// is repeated once, and a release three times, since nobody else will make it. After that it is unavailable.
 	Again
 )
 
@@ -113,11 +123,15 @@ func (d Dialect) lacks() error {
 	}{
 		{"Name", d.Name != ""},
 		{"Table", d.Table != ""},
-		{"Grant", d.Grant.complete()},
-		{"Extend", d.Extend.complete()},
-		{"Release", d.Release.complete()},
-		{"Inspect", d.Inspect.complete()},
-		{"History.Args", d.History.Text == "" || d.History.complete()},
+		{"Grant.Text", d.Grant.Text != ""},
+		{"Grant.Args", d.Grant.Args != nil},
+		{"Extend.Text", d.Extend.Text != ""},
+		{"Extend.Args", d.Extend.Args != nil},
+		{"Release.Text", d.Release.Text != ""},
+		{"Release.Args", d.Release.Args != nil},
+		{"Inspect.Text", d.Inspect.Text != ""},
+		{"Inspect.Args", d.Inspect.Args != nil},
+		{"History.Args", d.History.Text == "" || d.History.Args != nil},
 		{"MaxKey", d.MaxKey > 0},
 		{"MaxToken", d.MaxToken > 0},
 		{"Judge", d.Judge != nil},
@@ -132,16 +146,14 @@ func (d Dialect) lacks() error {
 	return fmt.Errorf("sqlhandler: the dialect lacks %s", strings.Join(missing, ", "))
 }
 
-func (s Statement) complete() bool { return s.Text != "" && s.Args != nil }
-
 // wrong is everything that keeps a handler from working.
 func (d Dialect) wrong(noDatabase bool) error {
 	err := d.Mistake
+	if err == nil { // one that could not be made from its options need not be whole
+		err = d.lacks()
+	}
 	if noDatabase {
-		err = errors.Join(err, fmt.Errorf("%s: the database is nil: open one, or use %[1]s.Open", d.Name))
+		err = errors.Join(err, fmt.Errorf("%s: the database is nil: open one and give it to New", cmp.Or(d.Name, "sqlhandler")))
 	}
-	if err != nil {
-		return err // a dialect that could not be made from its options need not be whole
-	}
-	return d.lacks()
+	return err
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/lokilock/loki"
 )
 
-var errNoAnswer = errors.New("the server sent no answer, which no server should: is there something between it and the driver that swallows result sets?")
+// errOvertaken is what a grant ends with that did not see what came before it; see [Dialect.Overtaken].
+var errOvertaken = errors.New("the key changed hands while this waited its turn, each time that it was tried")
 
 // do makes one call of the store. The call may be made again, as long as ctx lasts: every statement is right if it runs
 // twice.
 //
-//   - A call that lost against another session is repeated once: nothing was changed.
+//   - A call that lost against another session is repeated once: nothing was changed. A release is repeated more often,
+//     because nobody comes back for it, and so is a grant that was overtaken, because the next look most likely decides.
 //   - Pooled connections that died with the server, in a restart or an idle cut, fail at their first use, and a driver
 //     tells database/sql so only if the sending failed. Any that was idle may be one of those, so the call is repeated
 //     until a connection was a new one.
@@ -29,6 +31,9 @@ func (h *Handler) do(ctx context.Context, op, key string, call func() error) err
 	}
 	err := call()
 	victim, dead := 1, 0
+	if op == "release" || errors.Is(err, errOvertaken) {
+		victim = 3
+	}
 	if err != nil && h.verdict(err) == Broken {
 		dead = 1 + h.db.Stats().Idle
 	}
@@ -71,6 +76,9 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 func (h *Handler) verdict(err error) Verdict {
 	if v, _ := h.dialect.Judge(err); v != Unknown {
 		return v
+	}
+	if errors.Is(err, errOvertaken) {
+		return Again
 	}
 	var resolve *net.DNSError
 	var operation *net.OpError

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
 func TestErrorsAreWhatTheyMean(t *testing.T) {
@@ -33,7 +34,7 @@ func TestErrorsAreWhatTheyMean(t *testing.T) {
 		"conn done":  {sql.ErrConnDone, true, 1, ""},
 		"timeout":    {context.DeadlineExceeded, true, 2, ""},
 		"marked":     {loki.Unavailable(errors.New("by a wrapper of the driver")), true, 1, ""},
-		"lost":       {errLost, true, 2, ""},
+		"lost":       {errLost, true, 2, ""}, // and a release more often
 		"broken":     {errBroken, true, 2, ""},
 		"down":       {errDown, true, 1, "in \"locks\": wait: the database"},
 		"no rights":  {errNoRights, false, 1, "in \"locks\": run GRANT: permission"},
@@ -49,6 +50,10 @@ func TestErrorsAreWhatTheyMean(t *testing.T) {
 				require.Equal(t, c.unavailable, loki.IsUnavailable(err))
 				// Something broken is tried again over as many connections as may have died, and one more: the pool has
 				// let go of its only one in the meantime, or not.
+				if op == "release" && errors.Is(c.cause, errLost) {
+					require.Len(t, s.sent(), 4, "nobody else will make it")
+					return
+				}
 				require.GreaterOrEqual(t, len(s.sent()), c.sent)
 				require.LessOrEqual(t, len(s.sent()), c.sent+1)
 				if c.sent == 1 {
@@ -74,6 +79,39 @@ func TestWhatIsRepeatedIsRepeatedAsItWas(t *testing.T) {
 	}
 }
 
+// A store whose statements may be overtaken says so by no row: a grant is sent again, and so is a release, once.
+func TestWhatWasOvertakenIsSentAgain(t *testing.T) {
+	overtaken := func(d *sqlhandler.Dialect) { d.Overtaken = true }
+	after := func(n int, row ...driver.Value) func(int) ([][]driver.Value, error) {
+		return func(call int) ([][]driver.Value, error) {
+			if call < n {
+				return nil, nil
+			}
+			return [][]driver.Value{row}, nil
+		}
+	}
+	h, s := newStub(t, after(3, int64(1), int64(7), nil, nil, nil, nil), overtaken)
+	g, err := h.Grant(t.Context(), claim)
+	require.NoError(t, err)
+	require.Equal(t, loki.Grant{Held: true, Fence: 7}, g)
+	require.Len(t, s.sent(), 4)
+
+	h, s = newStub(t, after(100), overtaken)
+	_, err = h.Grant(t.Context(), claim)
+	require.True(t, loki.IsUnavailable(err), "%v", err)
+	require.ErrorContains(t, err, "changed hands")
+	require.Len(t, s.sent(), 4, "not for ever")
+
+	for none, sent := range map[int]int{0: 1, 1: 2, 100: 2} {
+		h, s = newStub(t, after(none, "next"), overtaken)
+		require.NoError(t, h.Release(t.Context(), claim), "what is not held is no error")
+		require.Len(t, s.sent(), sent)
+	}
+	h, s = newStub(t, after(100))
+	require.NoError(t, h.Release(t.Context(), claim))
+	require.Len(t, s.sent(), 1, "no other store is asked twice")
+}
+
 // Nothing is repeated for a caller who has left, whatever else there is to say, and nothing is an outage for that.
 func TestEndedContexts(t *testing.T) {
 	for op, send := range operations {
@@ -95,12 +133,39 @@ func TestEndedContexts(t *testing.T) {
 func TestNoAnswerIsNoGrant(t *testing.T) {
 	h, _ := newStub(t, first(0, nil))
 	held, err := h.Lock(t.Context(), claim)
-	require.ErrorContains(t, err, "no answer")
+	require.ErrorContains(t, err, "the dialect's Grant has to answer a row in any case, with Held, Fence, Holder, Since, Until, Left")
 	require.False(t, held)
 	held, err = h.Extend(t.Context(), claim)
-	require.ErrorContains(t, err, "no answer")
+	require.ErrorContains(t, err, "the dialect's Extend has to answer a row in any case, with Held ")
 	require.False(t, held)
 	_, held, err = h.Inspect(t.Context(), claim.Key)
 	require.NoError(t, err, "nobody holds it")
 	require.False(t, held)
+}
+
+// Whoever writes a dialect is told which statement is wrong, and what it has to answer.
+func TestAnswersOfAnotherForm(t *testing.T) {
+	columns := map[string]string{
+		"lock":    "Grant answered with 0 columns: it has to have 6: Held, Fence, Holder, Since, Until, Left",
+		"extend":  "Extend answered with 0 columns: it has to have 1: Held",
+		"release": "Release answered with 0 columns: it has to have 1: Next",
+		"inspect": "Inspect answered with 0 columns: it has to have 4: Holder, Since, Until, Left",
+		"history": "History answered with 0 columns: it has to have 6: Token, Holder, Fence, Since, Until, Outcome",
+	}
+	for op, says := range columns {
+		h, _ := newStub(t, first(0, nil, []driver.Value{}))
+		err := operations[op](t.Context(), h)
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, "stubhandler: "+op+` of "key" `)
+		require.False(t, loki.IsUnavailable(err))
+	}
+	h, _ := newStub(t, first(0, nil, []driver.Value{"it is", int64(7), nil, nil, nil, nil}))
+	_, err := h.Lock(t.Context(), claim)
+	require.ErrorContains(t, err, "Grant answered with something else than Held, Fence, Holder, Since, Until, Left: ")
+	require.ErrorContains(t, err, `"it is"`)
+
+	h, _ = newStub(t, first(0, nil, []driver.Value{"t", "h", nil, nil, nil, "held", "more than was asked for"}))
+	runs, err := h.History(t.Context(), claim.Key, 1)
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
 }

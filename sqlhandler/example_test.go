@@ -28,5 +28,5 @@ func ExampleNew() {
 		},
 	})
 	fmt.Println(handler.Validate())
-	// Output: storehandler: the database is nil: open one, or use storehandler.Open
+	// Output: storehandler: the database is nil: open one and give it to New
 }

@@ -56,7 +56,10 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 			call.SweepFrom = *from
 		}
 		var next sql.NullString
-		found, err := h.dialect.Release.one(ctx, h.db, call, &next)
+		found, err := h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next)
+		if err == nil && !found && h.dialect.Overtaken {
+			found, err = h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next)
+		}
 		if err == nil && found {
 			h.sweepFrom.Store(&next.String)
 		}
@@ -85,9 +88,12 @@ func (h *Handler) grant(ctx context.Context, op string, c loki.Claim) (loki.Gran
 			c.Supersedes = ""
 		}
 		held, fence, by = false, sql.NullInt64{}, row{}
-		found, err := h.dialect.Grant.one(ctx, h.db, h.call(c), &held, &fence, &by.holder, &by.since, &by.until, &by.left)
-		if err == nil && !found {
-			err = errNoAnswer
+		found, err := h.dialect.Grant.one(ctx, h.db, h.call(c), grantAnswer, &held, &fence, &by.holder, &by.since, &by.until, &by.left)
+		switch {
+		case err == nil && !found && h.dialect.Overtaken:
+			err = errOvertaken
+		case err == nil && !found:
+			err = grantAnswer.none()
 		}
 		return err
 	})
@@ -108,9 +114,9 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 			return err
 		}
 		held = false
-		found, err := h.dialect.Extend.one(ctx, h.db, h.call(c), &held)
+		found, err := h.dialect.Extend.one(ctx, h.db, h.call(c), extendAnswer, &held)
 		if err == nil && !found {
-			err = errNoAnswer
+			err = extendAnswer.none()
 		}
 		return err
 	})
@@ -128,7 +134,7 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 			return err
 		}
 		by = row{}
-		held, err = h.dialect.Inspect.one(ctx, h.db, h.call(loki.Claim{Key: key}), &by.holder, &by.since, &by.until, &by.left)
+		held, err = h.dialect.Inspect.one(ctx, h.db, h.call(loki.Claim{Key: key}), inspectAnswer, &by.holder, &by.since, &by.until, &by.left)
 		return err
 	})
 	if err != nil || !held {
@@ -141,7 +147,7 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 // nothing.
 func (h *Handler) Validate() error {
 	if h == nil || h.db == nil && h.wrong == nil {
-		return errors.New("sqlhandler: this Handler was not made by New or Open")
+		return errors.New("sqlhandler: this Handler was not made by New")
 	}
 	return h.wrong
 }

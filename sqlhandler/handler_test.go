@@ -78,7 +78,7 @@ func TestHistory(t *testing.T) {
 	h, s = newStub(t, nil, func(d *sqlhandler.Dialect) { d.History = sqlhandler.Statement{} })
 	_, err = h.History(t.Context(), "key", 5)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	require.ErrorContains(t, err, "WithHistory")
+	require.ErrorContains(t, err, "WithHistory, if its package has that option, or give its dialect a History")
 	require.Empty(t, s.sent())
 }
 
@@ -136,11 +136,11 @@ func TestWhatCannotWorkIsToldByEverything(t *testing.T) {
 	unfinished.Judge, unfinished.Grant.Args, unfinished.History.Args = nil, nil, nil
 	for says, h := range map[string]*sqlhandler.Handler{
 		"stubhandler: the database is nil":                    sqlhandler.New(nil, dialect()),
-		"use stubhandler.Open":                                sqlhandler.New(nil, dialect()),
+		"open one and give it to New":                         sqlhandler.New(nil, dialect()),
 		"name of the table":                                   sqlhandler.New(db, wrong),
-		"the dialect lacks Grant, History.Args, Judge":        sqlhandler.New(db, unfinished),
-		"lacks Name, Table, Grant, Extend, Release, Inspect,": sqlhandler.New(db, sqlhandler.Dialect{}),
-		"was not made by New or Open":                         {},
+		"the dialect lacks Grant.Args, History.Args, Judge":   sqlhandler.New(db, unfinished),
+		"lacks Name, Table, Grant.Text, Grant.Args, Extend.T": sqlhandler.New(db, sqlhandler.Dialect{}),
+		"was not made by New":                                 {},
 	} {
 		require.ErrorContains(t, h.Validate(), says)
 		for op, send := range operations {
@@ -148,6 +148,11 @@ func TestWhatCannotWorkIsToldByEverything(t *testing.T) {
 		}
 	}
 	require.Error(t, (*sqlhandler.Handler)(nil).Validate())
+
+	err := sqlhandler.New(nil, sqlhandler.Dialect{}).Validate()
+	require.ErrorContains(t, err, "sqlhandler: the dialect lacks Name, ")
+	require.ErrorContains(t, err, "sqlhandler: the database is nil", "every mistake at once")
+	require.NotContains(t, err.Error(), "Open", "a package need not have one")
 	require.NoError(t, sqlhandler.New(db, dialect()).Validate())
 }
 

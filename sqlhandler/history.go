@@ -27,7 +27,11 @@ const (
 // Run is one claim as a history tells it.
 type Run struct {
 	Token, Holder string
-	Fence         int64
+
+	// Fence is the one that the claim has in this store. Where another store granted first and this one was told of it, as
+	// the secondary is under loki.MirrorAsync, the job saw the fence of that one: this is at least as large, and as a rule
+	// larger. So a fence that was written with data may be that of no Run; go by holder and time as well.
+	Fence int64
 
 	// Since and Until are when the claim was granted and when it ended, by the store's clock. Until is its expiry while it
 	// holds, and if it expired. A store may round Since by a few milliseconds. Zero where it does not know.
@@ -45,7 +49,7 @@ func (h *Handler) History(ctx context.Context, key string, limit int) ([]Run, er
 	var runs []Run
 	err := h.do(ctx, "history", key, func() error {
 		if h.dialect.History.Text == "" {
-			return fmt.Errorf("no history is kept: make the handler with WithHistory: %w", errors.ErrUnsupported)
+			return fmt.Errorf("no history is kept: make the handler with WithHistory, if its package has that option, or give its dialect a History: %w", errors.ErrUnsupported)
 		}
 		if limit <= 0 {
 			return fmt.Errorf("%d runs were asked for: ask for one at least", limit)
@@ -63,7 +67,7 @@ func (h *Handler) History(ctx context.Context, key string, limit int) ([]Run, er
 				fence         sql.NullInt64
 				since, until  sql.NullInt64
 			)
-			err := rows.Scan(&token, &holder, &fence, &since, &until, &r.Outcome)
+			err := historyAnswer.scan(rows, &token, &holder, &fence, &since, &until, &r.Outcome)
 			r.Token, r.Holder, r.Fence, r.Since, r.Until = token.String, holder.String, fence.Int64, instant(since), instant(until)
 			runs = append(runs, r)
 			return err

@@ -38,22 +38,50 @@ func Seconds(d time.Duration) int64 { return roundUp(d, time.Second) }
 
 func roundUp(d, unit time.Duration) int64 { return int64((d-1)/unit) + 1 }
 
-// one sends the statement and scans the first row of the first result set that has one; found says whether any had. Columns
-// beyond dest are passed over: a store may tell more than is asked for.
-func (s Statement) one(ctx context.Context, db *sql.DB, c Call, dest ...any) (found bool, err error) {
+// answer is what a statement has to answer: its name in the [Dialect], and the columns in their order.
+type answer struct{ statement, columns string }
+
+// The answers, as [Dialect] tells them to those who write statements.
+var (
+	grantAnswer   = answer{"Grant", "Held, Fence, Holder, Since, Until, Left"}
+	extendAnswer  = answer{"Extend", "Held"}
+	releaseAnswer = answer{"Release", "Next"}
+	inspectAnswer = answer{"Inspect", "Holder, Since, Until, Left"}
+	historyAnswer = answer{"History", "Token, Holder, Fence, Since, Until, Outcome"}
+)
+
+// none is the error of a statement that must answer a row, and did not.
+func (a answer) none() error {
+	return fmt.Errorf("there was no answer: the dialect's %s has to answer a row in any case, with %s (Held is 0 where nothing is held); "+
+		"if it does, something between the server and the driver swallows result sets", a.statement, a.columns)
+}
+
+// scan reads a row into dest. Columns beyond it are passed over: a store may tell more than is asked for.
+func (a answer) scan(rows *sql.Rows, dest ...any) error {
+	columns, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	if len(columns) < len(dest) {
+		return fmt.Errorf("the dialect's %s answered with %d columns: it has to have %d: %s", a.statement, len(columns), len(dest), a.columns)
+	}
+	for len(dest) < len(columns) {
+		dest = append(dest, new(any))
+	}
+	if err := rows.Scan(dest...); err != nil {
+		return fmt.Errorf("the dialect's %s answered with something else than %s: %w", a.statement, a.columns, err)
+	}
+	return nil
+}
+
+// one sends the statement and scans the first row of the first result set that has one; found says whether any had.
+func (s Statement) one(ctx context.Context, db *sql.DB, c Call, a answer, dest ...any) (found bool, err error) {
 	err = s.each(ctx, db, c, func(rows *sql.Rows) error {
 		if found {
 			return nil
 		}
 		found = true
-		columns, err := rows.Columns()
-		if err != nil {
-			return err
-		}
-		for len(dest) < len(columns) {
-			dest = append(dest, new(any))
-		}
-		return rows.Scan(dest...)
+		return a.scan(rows, dest...)
 	})
 	return found && err == nil, err
 }
@@ -71,7 +99,7 @@ func (s Statement) each(ctx context.Context, db *sql.DB, c Call, scan func(*sql.
 	for more := true; more; more = rows.NextResultSet() {
 		for rows.Next() {
 			if err := scan(rows); err != nil {
-				return fmt.Errorf("unexpected answer: %w", err)
+				return err
 			}
 		}
 	}

@@ -51,9 +51,22 @@ var history = []column{
 	{name: "Outcome", kind: "varchar", since: "000003"},
 }
 
-// Faults says what keeps the table, and that of its history if there is to be one, from being fit: a sentence for each
-// fault, none if there is nothing to do.
-func Faults(ctx context.Context, db *sql.DB, table mssqlname.Table, withHistory bool) ([]string, error) {
+// Fault is one thing that keeps a table from being fit.
+type Fault struct {
+	Table mssqlname.Table
+
+	// Unseen is true if the catalog shows nothing of the table: it is not there, or this login may not see it.
+	Unseen bool
+
+	what string
+}
+
+// String is the fault in a sentence.
+func (f Fault) String() string { return f.Table.Quoted() + ": " + f.what }
+
+// Faults says what keeps the table, and that of its history if there is to be one, from being fit. There are none if
+// there is nothing to do.
+func Faults(ctx context.Context, db *sql.DB, table mssqlname.Table, withHistory bool) ([]Fault, error) {
 	faults, err := look(ctx, db, table, locks)
 	if err != nil || !withHistory {
 		return faults, err
@@ -62,7 +75,7 @@ func Faults(ctx context.Context, db *sql.DB, table mssqlname.Table, withHistory 
 	return append(faults, more...), err
 }
 
-func look(ctx context.Context, db *sql.DB, table mssqlname.Table, needed []column) (faults []string, err error) {
+func look(ctx context.Context, db *sql.DB, table mssqlname.Table, needed []column) (faults []Fault, err error) {
 	rows, err := db.QueryContext(ctx, table.Fill(columnsSQL))
 	if err != nil {
 		return nil, err
@@ -80,7 +93,7 @@ func look(ctx context.Context, db *sql.DB, table mssqlname.Table, needed []colum
 		return nil, err
 	}
 	if len(found) == 0 {
-		return []string{fmt.Sprintf("%s: there is no such table, or this login may not see it (migration %s)", table.Quoted(), needed[0].since)}, nil
+		return []Fault{{table, true, fmt.Sprintf("there is no such table, or this login may not see it (migration %s)", needed[0].since)}}, nil
 	}
 	for _, need := range needed {
 		why := "is not there"
@@ -88,7 +101,7 @@ func look(ctx context.Context, db *sql.DB, table mssqlname.Table, needed []colum
 			why = need.differs(c)
 		}
 		if why != "" {
-			faults = append(faults, fmt.Sprintf("%s: the column %s %s (migration %s)", table.Quoted(), need.name, why, need.since))
+			faults = append(faults, Fault{table, false, fmt.Sprintf("the column %s %s (migration %s)", need.name, why, need.since)})
 		}
 	}
 	return faults, nil

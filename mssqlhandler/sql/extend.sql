@@ -7,9 +7,11 @@
 -- a server's default.
 --
 -- Atomic: one UPDATE that finds the row by key and token. A claim that has expired is over even if nobody has taken the
--- key: whoever looked in between was told that it is free.
+-- key: whoever looked in between was told that it is free. In a session with implicit transactions it would not be
+-- committed; see grant.
 DECLARE @key nvarchar(400) = @p1, @token nvarchar(128) = @p2, @seconds int = @p3, @milliseconds int = @p4,
         @floor bigint = @p5, @now datetime2(7) = SYSUTCDATETIME();
+IF @@OPTIONS & 2 = 2 THROW 50007, N'This session has IMPLICIT_TRANSACTIONS on.', 1;
 
 UPDATE [dbo].[LokiLockings]
 SET [ExpiresAt] = DATEADD(millisecond, @milliseconds, DATEADD(second, @seconds, @now)),

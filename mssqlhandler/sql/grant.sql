@@ -18,6 +18,9 @@
 -- @now is read once, before any waiting: a batch that had to wait takes fewer rows for expired and promises less, never
 -- more.
 --
+-- A session whose first statement opens a transaction by itself (SET IMPLICIT_TRANSACTIONS ON) would leave it open, and the
+-- claim with it: nobody else would see it, and what ends the session would undo it. So such a session is refused (50007).
+--
 -- Everything stands in one TRY: a batch would go on after an error of one statement, for which the login has no right,
 -- say, and record what has failed already.
 DECLARE @key nvarchar(400) = @p1, @token nvarchar(128) = @p2, @holder nvarchar(max) = @p3,
@@ -33,6 +36,8 @@ DECLARE @fence bigint = CASE WHEN @floor > @clock THEN @floor ELSE @clock END,
         @found int, @mine int, @heldBy nvarchar(max), @since bigint, @heldUntil bigint, @left bigint;
 
 BEGIN TRY
+    IF @@OPTIONS & 2 = 2 THROW 50007, N'This session has IMPLICIT_TRANSACTIONS on.', 1;
+
     -- A second pass is for a row that came or went between two statements: then the row decides after all. Who meets
     -- that three times in a row is told that the key is busy, as it has been.
     WHILE @tries < 3
@@ -81,6 +86,8 @@ BEGIN TRY
         SET @now = SYSUTCDATETIME();
         SET @clock = DATEDIFF_BIG(microsecond, '19700101', @now);
         SET @fence = CASE WHEN @floor > @clock THEN @floor ELSE @clock END;
+        SET @last = (SELECT [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @remembered);
+        IF @last >= @fence SET @fence = @last + 1;
         BEGIN TRY
             INSERT INTO [dbo].[LokiLockings] ([ServiceKey], [CreationDate], [Token], [Holder], [ExpiresAt], [Fence])
             VALUES (@key, @now, @token, @holder, @until, @fence);
@@ -95,7 +102,8 @@ BEGIN TRY
 
     -- The fence of a new row was drawn before the row was there. If the INSERT then waited, another claim may have been
     -- granted and released in the meantime, with a larger fence; now nobody can be, so the clock, and what release
-    -- remembers, is past all of them. Most INSERTs take less than the millisecond and are spared a second commit.
+    -- remembers, is past all of them. Most INSERTs take less than the millisecond and are spared a second commit: release
+    -- remembers what is younger than that.
     IF @inserted = 1
     BEGIN
         SET @clock = DATEDIFF_BIG(microsecond, '19700101', SYSUTCDATETIME()) - 1000;
@@ -104,11 +112,16 @@ BEGIN TRY
         BEGIN
             SET @fence = CASE WHEN @last >= @clock + 1000 THEN @last + 1 ELSE @clock + 1000 END;
             UPDATE [dbo].[LokiLockings] SET [Fence] = @fence WHERE [ServiceKey] = @key AND [Token] = @token;
+            IF @@ROWCOUNT = 0 SELECT @held = 0, @heldBy = NULL, @since = NULL, @heldUntil = NULL, @left = NULL;
         END;
     END
-    -- That of a row which was there is in the row. A row that is another's by now has a larger one than was drawn.
+    -- That of a row which was there is in the row. A row that is another's by now says nothing of it, and the claim is over:
+    -- one with the fence that was drawn could be younger than the fence.
     ELSE IF @held = 1
+    BEGIN
         SELECT @fence = [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key AND [Token] = @token;
+        IF @@ROWCOUNT = 0 SELECT @held = 0, @heldBy = NULL, @since = NULL, @heldUntil = NULL, @left = NULL;
+    END;
 
     SELECT @held AS [Held], @fence AS [Fence], @heldBy AS [Holder], @since AS [Since], @heldUntil AS [Until],
         @left AS [Left];

@@ -7,46 +7,58 @@
 --
 -- Nothing is left behind, as a rule: the next fence of the key comes from the clock. A fence that the clock has not
 -- passed, because the floor of its claim was ahead (another store's clock) or the clock advances in steps, is remembered
--- first, the largest of all keys in one row, so that the next is larger all the same. One that is more than a day ahead
--- is no clock's, and would be a floor for every key: it is forgotten.
+-- first, the largest of all keys in one row, so that the next is larger all the same. So is one that the clock passed less
+-- than a millisecond ago: an INSERT of the next claim may have drawn its fence before this one, and does not look at the
+-- clock again for so little. One that is more than a day ahead is no clock's, and would be a floor for every key: it is
+-- forgotten.
 --
--- Atomic: one DELETE that finds the row by key and token, so that a late release never frees the next holder, and that
--- takes the claim to the history itself. Cut off before it, the batch has remembered a fence for nothing; the claim is
--- still held.
+-- Atomic: one DELETE that finds the row by key and token, so that a late release never frees the next holder, and by the
+-- fence that has been remembered, and that takes the claim to the history itself. Cut off before it, the batch has
+-- remembered a fence for nothing; the claim is still held. Of implicit transactions see grant.
 DECLARE @key nvarchar(400) = @p1, @token nvarchar(128) = @p2, @remembered nvarchar(400) = @p3,
-        @from nvarchar(400) = @p4, @now datetime2(7) = SYSUTCDATETIME(), @fence bigint,
+        @from nvarchar(400) = @p4, @now datetime2(7) = SYSUTCDATETIME(), @fence bigint, @found int, @tries int = 0,
         @seen int, @last nvarchar(400), @over int, @next nvarchar(400) = N'';
 --+ DECLARE @failed int = @p5, @keep int = @p6, @oldest datetime2(7), @upTo datetime2(7);
 DECLARE @clock bigint = DATEDIFF_BIG(microsecond, '19700101', @now), @longOver datetime2(7) = DATEADD(minute, -1, @now);
 
 BEGIN TRY
-    SET @fence = (SELECT [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key AND [Token] = @token);
-    IF @fence >= @clock AND @fence <= @clock + 86400000000
-    BEGIN
-        BEGIN TRY
-            INSERT INTO [dbo].[LokiLockings] ([ServiceKey], [CreationDate], [Token], [ExpiresAt], [Fence])
-            SELECT @remembered, @now, @remembered, @now, @fence
-            WHERE NOT EXISTS (SELECT 1 FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @remembered);
-        END TRY
-        BEGIN CATCH
-            -- A duplicate key: another release was first. That is no error.
-            IF ERROR_NUMBER() NOT IN (2627, 2601) THROW;
-        END CATCH;
-        UPDATE [dbo].[LokiLockings] SET [Fence] = @fence WHERE [ServiceKey] = @remembered AND [Fence] < @fence;
-    END;
+    IF @@OPTIONS & 2 = 2 THROW 50007, N'This session has IMPLICIT_TRANSACTIONS on.', 1;
 
-    --+ IF @failed = 1
-    --+     DELETE FROM [dbo].[LokiLockings]
-    --+     OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
-    --+         deleted.[Fence], @now, 'failed'
-    --+     INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
-    --+     WHERE [ServiceKey] = @key AND [Token] = @token;
-    --+ ELSE
-    DELETE FROM [dbo].[LokiLockings]
-    --+ OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
-    --+     deleted.[Fence], @now, 'released'
-    --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
-    WHERE [ServiceKey] = @key AND [Token] = @token;
+    -- A renewal may raise the fence after it has been read: then the row stays, and is read again. The last time it goes
+    -- whatever its fence is, since to leave a claim held that was released would be worse.
+    WHILE @tries < 3
+    BEGIN
+        SELECT @tries = @tries + 1, @found = 0;
+        SELECT @found = 1, @fence = [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key AND [Token] = @token;
+        IF @found = 0 BREAK;
+        IF @fence >= @clock - 1000 AND @fence <= @clock + 86400000000
+        BEGIN
+            BEGIN TRY
+                INSERT INTO [dbo].[LokiLockings] ([ServiceKey], [CreationDate], [Token], [ExpiresAt], [Fence])
+                SELECT @remembered, @now, @remembered, @now, @fence
+                WHERE NOT EXISTS (SELECT 1 FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @remembered);
+            END TRY
+            BEGIN CATCH
+                -- A duplicate key: another release was first. That is no error.
+                IF ERROR_NUMBER() NOT IN (2627, 2601) THROW;
+            END CATCH;
+            UPDATE [dbo].[LokiLockings] SET [Fence] = @fence WHERE [ServiceKey] = @remembered AND [Fence] < @fence;
+        END;
+
+        --+ IF @failed = 1
+        --+     DELETE FROM [dbo].[LokiLockings]
+        --+     OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
+        --+         deleted.[Fence], @now, 'failed'
+        --+     INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
+        --+     WHERE [ServiceKey] = @key AND [Token] = @token AND ([Fence] = @fence OR [Fence] IS NULL OR @tries = 3);
+        --+ ELSE
+        DELETE FROM [dbo].[LokiLockings]
+        --+ OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
+        --+     deleted.[Fence], @now, 'released'
+        --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
+        WHERE [ServiceKey] = @key AND [Token] = @token AND ([Fence] = @fence OR [Fence] IS NULL OR @tries = 3);
+        IF @@ROWCOUNT > 0 BREAK;
+    END;
 END TRY
 BEGIN CATCH
     THROW;

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestable"
 )
 
@@ -18,7 +20,8 @@ import (
 // It may be called by many instances at once, and again after it was cut off at any point: they take turns, by an advisory
 // lock, and all of it is one transaction. Whoever comes second finds the work done. It works through a pooler, too.
 //
-// The error of a login that may not change the schema says who has to run what. ctx bounds all of it. The database
+// The error of a login that may not change the schema says who has to run what; so does any other that the server answers
+// a step with, for the case that it is that. ctx bounds all of it. The database
 // stays open; the driver is pgx.
 func Apply(ctx context.Context, db *sql.DB, opts ...Option) error {
 	s, err := choose(opts)
@@ -34,7 +37,7 @@ func Apply(ctx context.Context, db *sql.DB, opts ...Option) error {
 	}
 	faults, err := s.faults(ctx, db)
 	if err != nil {
-		return fmt.Errorf("migrations: looking at %s: %w", s.table.Quoted(), err)
+		return s.explain("looking at", err)
 	}
 	if len(faults) == 0 {
 		return nil
@@ -42,7 +45,7 @@ func Apply(ctx context.Context, db *sql.DB, opts ...Option) error {
 	faults, err = s.run(ctx, db, ups)
 	switch {
 	case err != nil:
-		return s.explain(err)
+		return s.explain("making fit", err)
 	case len(faults) > 0:
 		return fmt.Errorf("migrations: %s is not a table that these migrations make: %s; rename it, or choose another name with WithTable", s.table.Quoted(), strings.Join(faults, "; "))
 	}
@@ -89,12 +92,22 @@ const (
 	invalidSchema         = "3F000"
 )
 
-func (s settings) explain(err error) error {
+// explain says what failed while the tables were looked at or made fit, and who has to run what.
+func (s settings) explain(doing string, err error) error {
+	const advice = "have somebody with CREATE on the schema call migrations.Apply, or run what migrations.Script returns for the same options, once; " +
+		"after that USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the two tables are enough"
 	var coded interface{ SQLState() string }
-	if errors.As(err, &coded) && (coded.SQLState() == insufficientPrivilege || coded.SQLState() == invalidSchema) {
-		return fmt.Errorf("migrations: this login may not make or change %s, or its schema does not exist: "+
-			"have somebody with CREATE on the schema call migrations.Apply, or run what migrations.Script returns for the same options, once; "+
-			"after that USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the two tables are enough: %w", s.table.Quoted(), err)
+	switch {
+	case !errors.As(err, &coded) || connecting(err):
+		return fmt.Errorf("migrations: %s %s: %w", doing, s.table.Quoted(), err)
+	case coded.SQLState() == insufficientPrivilege || coded.SQLState() == invalidSchema:
+		return fmt.Errorf("migrations: this login may not make or change %s, or its schema does not exist: %s: %w", s.table.Quoted(), advice, err)
 	}
-	return fmt.Errorf("migrations: making %s fit: %w", s.table.Quoted(), err)
+	return fmt.Errorf("migrations: %s %s failed; if this login may not change it, or its schema does not exist, %s: %w", doing, s.table.Quoted(), advice, err)
+}
+
+// connecting reports whether err kept a connection from being made.
+func connecting(err error) bool {
+	var connect *pgconn.ConnectError
+	return errors.As(err, &connect)
 }

@@ -168,9 +168,11 @@ func TestServerLoginWithoutTheRights(t *testing.T) {
 		_, err := s.ExecContext(context.WithoutCancel(t.Context()), "DROP OWNED BY "+postgresname.Quote(role)+"; DROP ROLE "+postgresname.Quote(role))
 		require.NoError(t, err)
 	})
-	s.exec(t, "GRANT USAGE ON SCHEMA "+postgresname.Quote(s.Schema)+" TO "+postgresname.Quote(role))
 	login := &server{started().Open(t, "user='"+role+"'"), s.Table}
 	err := login.apply(t.Context())
+	require.ErrorContains(t, err, "run what migrations.Script returns", "it may not even look")
+	s.exec(t, "GRANT USAGE ON SCHEMA "+postgresname.Quote(s.Schema)+" TO "+postgresname.Quote(role))
+	err = login.apply(t.Context())
 	require.ErrorContains(t, err, s.Quoted())
 	require.ErrorContains(t, err, "run what migrations.Script returns")
 
@@ -181,6 +183,12 @@ func TestServerLoginWithoutTheRights(t *testing.T) {
 	s.exec(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON "public"."loki_lockings" TO `+postgresname.Quote(role))
 	require.NoError(t, login.apply(t.Context()), "a table that is fit needs no right to change it")
 	login.requireWorking(t)
+
+	other := newServer(t)
+	other.exec(t, "CREATE VIEW \"public\".\"loki_lockings_history\" AS SELECT 1 AS ended_at")
+	err = other.apply(t.Context(), migrations.WithHistory())
+	require.ErrorContains(t, err, "if this login may not change it", "whatever the server's code")
+	require.ErrorContains(t, err, "run what migrations.Script returns")
 
 	nowhere := &server{s.DB, postgresname.Table{Schema: "no such schema", Name: "t"}}
 	require.ErrorContains(t, nowhere.apply(t.Context()), "its schema does not exist")

@@ -6,7 +6,7 @@
 --
 -- Atomic: one UPDATE that finds the row by key and token. A claim that has expired is over even if nobody has taken the
 -- key: whoever looked in between was told that it is free. The key stays held throughout, so nothing here needs the gate
--- of grant and release.
+-- of grant and release. The text of a session whose client_encoding is not UTF8 would be another key: see grant.
 WITH seen AS MATERIALIZED (
     SELECT l.expires_at FROM "public"."loki_lockings" AS l WHERE l.service_key = $1::text AND l.token = $2::text
 ), clock AS MATERIALIZED (
@@ -16,6 +16,7 @@ WITH seen AS MATERIALIZED (
     SET expires_at = clock.now + $3::bigint * interval '1 millisecond', fence = greatest(l.fence, $4::bigint)
     FROM clock
     WHERE l.service_key = $1::text AND l.token = $2::text AND l.expires_at > clock.now
+        AND CASE pg_client_encoding() WHEN 'UTF8' THEN true ELSE pg_client_encoding()::text::boolean END
     RETURNING l.expires_at
 ), told AS (
     -- What was said to be held for longer is free earlier.

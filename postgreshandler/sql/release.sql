@@ -3,7 +3,10 @@
 -- Arguments: $1 key, $2 token, $3 whether to be quiet; and of a handler that keeps a history, whose lines are marked
 -- with +: $4 whether what ran failed, $5 how many seconds the history is kept.
 --
--- Result: none that matters. Releasing what is not held is no error.
+-- Result: one row if the claim was there, else none: next, which is empty, and told. Releasing what is not held is no error.
+--
+-- None is to be asked again, once: the claim's own grant may have come in while this waited at the gate, and its row is then
+-- none that this statement can see. The next one sees all that was committed before the gate was had.
 --
 -- Nothing is left behind, as a rule: the next fence of the key comes from the clock. A fence that the clock has not
 -- passed, because the floor of its claim was ahead (another store's clock), stays in its row, which says that it has
@@ -15,9 +18,11 @@
 -- before PostgreSQL 14, it would read the whole table.
 --
 -- Atomic: the row is found by key and token and locked before it is judged, so that a late release never frees the next
--- holder, and never misses a claim whose fence a renewal raises at the same moment. The gate is that of grant.
+-- holder, and never misses a claim whose fence a renewal raises at the same moment. The gate is that of grant, and so is the
+-- look at client_encoding.
 WITH gate AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(hashtextextended($1::text COLLATE "C", '"public"."loki_lockings"'::regclass::oid::bigint))
+    WHERE CASE pg_client_encoding() WHEN 'UTF8' THEN true ELSE pg_client_encoding()::text::boolean END
 ), mine AS MATERIALIZED (
     SELECT l.granted_at, l.token, l.holder, l.fence, l.expires_at
     FROM gate, "public"."loki_lockings" AS l
@@ -72,4 +77,4 @@ WITH gate AS MATERIALIZED (
 --+     USING old
 --+     WHERE h.service_key = old.service_key AND h.granted_at = old.granted_at AND h.token = old.token
 )
-SELECT count(pg_notify('loki:public.loki_lockings', $1::text)) AS told FROM mine WHERE NOT $3::boolean;
+SELECT '' AS next, CASE WHEN NOT $3::boolean THEN pg_notify('loki:public.loki_lockings', $1::text)::text END AS told FROM mine;

@@ -9,6 +9,8 @@ import (
 	"database/sql"
 	_ "embed" // the look at the catalog
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/lokilock/loki/postgreshandler/internal/postgresname"
 )
@@ -20,12 +22,13 @@ var columnsSQL string
 type column struct {
 	name, kind      string
 	nullable, exact bool
-	place, places   int // in the primary key
+	required        bool // an INSERT has to name it
+	place, places   int  // in the primary key
 }
 
 const moment = "timestamp with time zone"
 
-// locks are the columns of the table of locks. There may be others, if the handler can leave them out.
+// locks are the columns of the table of locks. There may be others, if an INSERT can leave them out.
 var locks = []column{
 	{name: "service_key", kind: "text", place: 1, places: 1},
 	{name: "token", kind: "text"},
@@ -69,10 +72,10 @@ func look(ctx context.Context, db Database, table string, needed []column) (faul
 	}
 	defer rows.Close()
 	found := make(map[string]column)
-	var kind, persistence string
+	var kind, persistence, oddities string
 	for rows.Next() {
 		var c column
-		if err := rows.Scan(&kind, &persistence, &c.name, &c.kind, &c.nullable, &c.exact, &c.place, &c.places); err != nil {
+		if err := rows.Scan(&kind, &persistence, &oddities, &c.name, &c.kind, &c.nullable, &c.required, &c.exact, &c.place, &c.places); err != nil {
 			return nil, err
 		}
 		found[c.name] = c
@@ -88,10 +91,19 @@ func look(ctx context.Context, db Database, table string, needed []column) (faul
 	case persistence != "p":
 		faults = append(faults, table+" is unlogged or temporary, and so empty after a crash, whoever holds its locks: run ALTER TABLE ... SET LOGGED")
 	}
+	if oddities != "" {
+		faults = append(faults, table+" has what can change what is written to it, or keep it from being written: "+oddities)
+	}
 	for _, need := range needed {
 		c, there := found[need.name]
 		if why := need.differs(c, there); why != "" {
 			faults = append(faults, fmt.Sprintf("in %s the column %s %s", table, need.name, why))
+		}
+		delete(found, need.name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if found[name].required {
+			faults = append(faults, fmt.Sprintf("in %s the column %s is no handler's: it has to have a default, or be nullable", table, name))
 		}
 	}
 	return faults, nil

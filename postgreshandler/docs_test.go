@@ -1,0 +1,181 @@
+package postgreshandler_test
+
+// This file holds docs/postgres.md to what it says: every statement in it runs, its tables are those that are needed, and
+// what is to be done when on call does what it promises.
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki/postgreshandler"
+	"github.com/lokilock/loki/postgreshandler/migrations"
+	"github.com/lokilock/loki/sqlhandler"
+)
+
+// documented are the statements of the page, in order.
+func documented(t *testing.T) (blocks []string) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/postgres.md")
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile("(?ms)^```sql\n(.*?)^```").FindAllStringSubmatch(string(page), -1) {
+		blocks = append(blocks, m[1])
+	}
+	require.Greater(t, len(blocks), 10)
+	return blocks
+}
+
+// taking are the documented statements that take a lock from its holder: without a history, and with one.
+func taking(t *testing.T) (blocks []string) {
+	t.Helper()
+	for _, block := range documented(t) {
+		if strings.Contains(block, "'on call'") {
+			blocks = append(blocks, block)
+		}
+	}
+	require.Len(t, blocks, 2)
+	return blocks
+}
+
+// quoted is a statement of the page, or of a migration, as it reads for a store's tables.
+func (s *store) quoted(statement string) string {
+	return regexp.MustCompile(`(?m)\b(INTO|FROM|JOIN|UPDATE|TABLE|ON) (loki_lockings\w*)`).ReplaceAllString(statement, `$1 "`+s.schema+`"."$2"`)
+}
+
+func TestDocumentedTablesAreThoseOfTheMigrations(t *testing.T) {
+	script, err := migrations.Script(migrations.WithHistory())
+	require.NoError(t, err)
+	squeeze := func(s string) string {
+		s = regexp.MustCompile(`--.*`).ReplaceAllString(s, "")
+		return strings.Join(strings.Fields(strings.NewReplacer(`"public".`, "", "IF NOT EXISTS", "", `"`, "").Replace(s)), " ")
+	}
+	tables := 0
+	for _, block := range documented(t) {
+		if strings.HasPrefix(block, "CREATE TABLE") {
+			for statement := range strings.SplitSeq(strings.TrimSpace(block), ";\n") {
+				require.Contains(t, squeeze(script), strings.TrimSuffix(squeeze(statement), ";"))
+				tables++
+			}
+		}
+	}
+	require.Equal(t, 3, tables, "two tables and an index")
+}
+
+// The tables are made as the page has them, and then each statement is run.
+func TestServerDocumentedStatements(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, postgreshandler.WithHistory(time.Hour))
+	s.exec(t, "DROP TABLE $T, $H")
+	checked := false
+	for _, block := range documented(t) {
+		if !checked && !strings.HasPrefix(block, "CREATE TABLE") {
+			checked = true
+			require.NoError(t, postgreshandler.Check(t.Context(), s.db, s.opts...), "the page has the tables as they are needed")
+			c := s.claim("invoice-batch")
+			for range 2 {
+				s.mustGrant(t, c)
+				s.mustRelease(t, c)
+			}
+		}
+		statement := strings.ReplaceAll(s.quoted(block), "TO app;", "TO PUBLIC;")
+		statement = strings.ReplaceAll(statement, "SCHEMA public", `SCHEMA "`+s.schema+`"`)
+		require.NotRegexp(t, `[^".]\bloki_lockings(_history)?\b[^_"]`, regexp.MustCompile(`INDEX \w+`).ReplaceAllString(statement, ""), "it is about the tables of this test")
+		s.exec(t, statement)
+	}
+	require.True(t, checked)
+}
+
+// A person on call takes a lock: its holder is told, the next is told by whom and since when, and the history has both runs.
+func TestServerDocumentedWayToTakeALock(t *testing.T) {
+	t.Parallel()
+	for i, way := range taking(t) {
+		s := newStore(t, postgreshandler.WithHistory(time.Hour))
+		victim := s.claim("invoice-batch")
+		s.mustGrant(t, victim)
+		before, held, err := s.Inspect(t.Context(), victim.Key)
+		require.NoError(t, err)
+		require.True(t, held)
+		s.exec(t, s.quoted(way))
+
+		s.mustExtend(t, victim, false)
+		by := s.mustBeBusy(t, victim)
+		require.Equal(t, "on call", by.ID, "the holder does not get it back by asking for it anew")
+		require.False(t, by.Since.Before(before.Since))
+		require.InDelta(t, 30*time.Second, by.Left, float64(25*time.Second))
+		s.mustRelease(t, victim)
+
+		runs, err := s.History(t.Context(), victim.Key, 10)
+		require.NoError(t, err)
+		require.Equal(t, "on call", runs[0].Holder)
+		require.Equal(t, sqlhandler.Held, runs[0].Outcome)
+		if i == 0 {
+			require.Len(t, runs, 1, "the page has another way where a history is kept")
+			continue
+		}
+		require.Len(t, runs, 2)
+		require.Equal(t, victim.Token, runs[1].Token)
+		require.Equal(t, sqlhandler.Superseded, runs[1].Outcome)
+		require.Equal(t, before.Since, runs[1].Since)
+		require.Equal(t, runs[0].Since, runs[1].Until, "they are not two at once")
+
+		s.expire(t, victim.Key)
+		s.exec(t, s.quoted(way))
+		runs, err = s.History(t.Context(), victim.Key, 10)
+		require.NoError(t, err)
+		require.Equal(t, []sqlhandler.Outcome{sqlhandler.Held, sqlhandler.Expired, sqlhandler.Superseded}, []sqlhandler.Outcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+	}
+}
+
+// What the page asks the history tells what it is asked for.
+func TestServerDocumentedQuestions(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	row := func(key, holder, outcome string, from, to time.Duration, fence int64) {
+		s.exec(t, "INSERT INTO $H VALUES ($1, now() - $2 * interval '1 second', 't ' || $3, $3, $4, now() - $5 * interval '1 second', $6)",
+			key, int64(from/time.Second), holder, fence, int64(to/time.Second), outcome)
+	}
+	const day = 24 * time.Hour
+	row("well", "a", "released", 2*time.Hour, time.Hour, 1)
+	row("well", "b", "released", time.Hour, time.Minute, 2)
+	row("late", "a", "released", 3*day, 2*day, 1)
+	row("never", "a", "failed", 2*time.Hour, time.Hour, 1)
+	row("twice", "a", "released", 2*time.Hour, time.Hour, 1)
+	row("twice", "b", "superseded", 90*time.Minute, 80*time.Minute, 2)
+	row("well@2026-11-30", "a", "expired", 2*time.Hour, time.Hour, 1)
+	for question, want := range map[string][]string{
+		"AS times":   {"never", "twice"},
+		"FILTER":     {"late", "never"},
+		"AS other":   {"twice"},
+		"LIMIT 20":   nil,
+		"LIMIT 3":    nil,
+		"2026-03-29": nil,
+	} {
+		var told []string
+		for _, block := range documented(t) {
+			if !strings.Contains(block, question) {
+				continue
+			}
+			rows, err := s.db.QueryContext(t.Context(), s.quoted(block))
+			require.NoError(t, err)
+			defer rows.Close()
+			columns, err := rows.Columns()
+			require.NoError(t, err)
+			for rows.Next() {
+				dest := make([]any, len(columns))
+				var key string
+				dest[0] = &key
+				for i := range dest[1:] {
+					dest[i+1] = new(any)
+				}
+				require.NoError(t, rows.Scan(dest...))
+				told = append(told, key)
+			}
+			require.NoError(t, rows.Err())
+		}
+		require.ElementsMatch(t, want, told, question)
+	}
+}

@@ -80,7 +80,10 @@ func (h *Handler) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 }
 
 // Release implements [loki.LockHandler]. The token of a mirrored claim is remembered for c.Expiry.
-func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
+func (h *Handler) Release(ctx context.Context, c loki.Claim) error { return h.release(ctx, c, "") }
+
+// release is Release of one grant of the claim alone, by its fence, or of whichever there is.
+func (h *Handler) release(ctx context.Context, c loki.Claim, fence string) error {
 	if err := h.check(c); err != nil {
 		return err
 	}
@@ -92,7 +95,11 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 	if c.Quiet {
 		waking = ""
 	}
-	_, err := h.run(ctx, releaseScript, c.Key, c.Token, keep, milliseconds(h.fenceTTL), waking).Text()
+	args := []any{c.Token, keep, milliseconds(h.fenceTTL), waking}
+	if fence != "" {
+		args = append(args, fence)
+	}
+	_, err := h.run(ctx, releaseScript, c.Key, args...).Text()
 	return h.classify(ctx, c.Key, err)
 }
 
@@ -111,7 +118,7 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	if err != nil || !grant.Held || unconfirmed == nil {
 		return grant, err
 	}
-	if heldBefore(reply) { // a renewal: what was confirmed earlier stands
+	if heldBefore(reply) { // a renewal, and what was confirmed earlier stands; or sent twice by the client, and for the Locker to take back
 		return loki.Grant{}, unconfirmed
 	}
 	return loki.Grant{}, h.takeBack(ctx, c, unconfirmed)

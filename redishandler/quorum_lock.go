@@ -45,9 +45,11 @@ func (q *Quorum) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	}
 	bound := firstSplitPause
 	kept := false // votes of the round before
+	undone := make([]bool, len(q.members))
 	for n := 1; ; n++ {
 		asked := time.Now()
 		r := q.newRound(q.patience(c.Expiry))
+		r.undone = undone
 		r.ask(ctx, idOf(c), func(ctx context.Context, m *member) Vote { return m.handler.vote(ctx, c) }, nil)
 		b, d, err := r.count(ctx, (*ballot).ofLock)
 		took := time.Since(asked)
@@ -117,6 +119,11 @@ func wait(ctx context.Context, d time.Duration) bool {
 // It wakes nobody. The key is not free because of it, and waiters who woke each other with every vote that they could
 // not use would never rest. Nor is the token remembered: no other store knows it, and the one before it may be needed.
 //
+// A release may reach its server twice, or late, and a vote that is cast again has the same token. So it is for the one
+// vote that it takes back, by its fence, or for whichever there is if that was not answered. Where the release was not
+// answered the vote may be there still, and be the same when it is cast again: so that server is not asked again for the
+// claim. A straggler could undo its vote after it was counted.
+//
 // kept says that there are votes of the round before, too, on whichever server.
 func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot, kept bool) {
 	c.Quiet, c.Mirrored = true, false
@@ -130,11 +137,13 @@ func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot
 		granted := v.Verdict == VerdictGranted
 		step := func(l *lane) {
 			if kept || req.sent && req.vote.Verdict != VerdictHeld { // it may have refused since
-				m.letGo(context.WithoutCancel(ctx), l, c, func(Vote) {
+				fence := req.vote.fence
+				answered := m.letGo(context.WithoutCancel(ctx), l, c, fence, func(Vote) {
 					if granted {
 						back <- struct{}{}
 					}
 				})
+				r.undone[i] = r.undone[i] || !answered
 			}
 		}
 		if m.submit(idOf(c), maxLateReleases, step) && granted {
@@ -162,7 +171,7 @@ func (h *Handler) vote(ctx context.Context, c loki.Claim) Vote {
 	case err != nil:
 		return failure(h.classify(ctx, c.Key, err))
 	case len(reply) >= 3 && reply[0] == "1":
-		return Vote{Verdict: VerdictGranted, released: reply[1]}
+		return Vote{Verdict: VerdictGranted, released: reply[1], fence: reply[2]}
 	case len(reply) == 7 && reply[0] == "0":
 		return heldVote(reply[2:])
 	}

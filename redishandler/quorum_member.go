@@ -72,7 +72,7 @@ func (m *member) submit(id claimID, limit int, step func(*lane)) bool {
 	defer m.mu.Unlock()
 	l, busy := m.lanes[id]
 	switch {
-	case busy && len(l.queue) >= maxQueued, !busy && m.late.Load() >= int64(limit):
+	case busy && len(l.queue) >= maxQueued, !busy && (m.late.Load() >= int64(limit) || m.silent.Load() && len(m.lanes) >= limit):
 		return false
 	case !busy:
 		l = &lane{more: make(chan struct{}, 1)}

@@ -13,6 +13,7 @@ var (
 	errNotAsked = errors.New("not asked: earlier calls have not returned")
 	errNoTurn   = errors.New("not asked in time: an earlier request for the claim has not returned")
 
+	errUndone     = errors.New("not asked: a release of an earlier vote for the claim could undo this one")
 	errNotAwaited = errors.New("not waited for: without its vote there was no majority any more")
 )
 
@@ -30,6 +31,10 @@ type round struct {
 	patience time.Duration
 	requests []*request
 	votes    chan numbered // room for all: nobody waits for a reader
+
+	// undone, if not nil, tells which servers were sent a release that they did not answer, since the claim is being asked
+	// for. Each is for the steps of the claim's lane there.
+	undone []bool
 
 	// settled is closed when the round has been decided, or given up, and then says how. Whoever makes a round closes it,
 	// with settle.
@@ -76,9 +81,12 @@ func (r *round) ask(ctx context.Context, id claimID, do func(context.Context, *m
 		step := func(l *lane) {
 			timed, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			if timed.Err() != nil {
+			switch {
+			case r.undone != nil && r.undone[i]:
+				req.vote = Vote{Verdict: VerdictUnreachable, Err: errUndone}
+			case timed.Err() != nil:
 				req.vote = Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
-			} else {
+			default:
 				req.sent = true
 				req.vote = m.call(timed, func(ctx context.Context) Vote { return do(ctx, m) })
 				l.doubt = l.doubt || req.vote.Verdict == VerdictUnreachable
@@ -124,9 +132,16 @@ func (r *round) count(ctx context.Context, rule func(*ballot) decision) (*ballot
 		case <-timer.C:
 			waited := time.Since(begun).Round(time.Millisecond)
 			for i := range b.votes {
-				if v := &b.votes[i]; v.Verdict == "" {
-					v.Verdict, v.Err = VerdictUnreachable, fmt.Errorf("no answer within %v: %w", waited, context.DeadlineExceeded)
+				v := &b.votes[i]
+				switch {
+				case v.Verdict != "":
+					continue
+				case r.quorum.members[i].silent.Load():
+					v.Err = fmt.Errorf("no answer within %v, nor when it was asked before: %w", waited, context.DeadlineExceeded)
+				default:
+					v.Err = fmt.Errorf("no answer within %v: %w", waited, context.DeadlineExceeded)
 				}
+				v.Verdict = VerdictUnreachable
 			}
 		}
 	}

@@ -30,8 +30,8 @@ const (
 // It tries again where that is not the end of it, until the server would have forgotten by itself: after a failure, and
 // when an earlier request was not answered. There a success proves nothing, because that request may reach the server
 // after the release did: go-redis sends a command again on its own, and one can land after its connection is gone. A new
-// request for the same claim ends this; who makes it wants what it asks for.
-func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, tell func(Vote)) {
+// request for the same claim ends this; who makes it wants what it asks for. Whether the last try was answered is returned.
+func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, fence string, tell func(Vote)) (answered bool) {
 	forgets := time.Now().Add(min(padded(c.Expiry), maxTidyTime))
 	waiting := false
 	defer func() {
@@ -40,31 +40,32 @@ func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, tell func(Vot
 		}
 	}()
 	for pause := firstTidyPause; ; pause = min(2*pause, maxTidyPause) {
-		v := m.releaseOnce(ctx, c)
+		v := m.releaseOnce(ctx, c, fence)
+		answered = v.Verdict != VerdictUnreachable
 		tell(v)
 		tell = func(Vote) {}
 		l.doubt = l.doubt || v.Verdict == VerdictUnreachable
 		if v.Verdict == VerdictMistake || !l.doubt || time.Now().Add(pause).After(forgets) {
-			return
+			return answered
 		}
 		if !waiting {
 			waiting = true
 			if m.tidying.Add(1) > maxTidying {
-				return
+				return answered
 			}
 		}
 		if !m.rest(l, pause) {
-			return
+			return answered
 		}
 	}
 }
 
 // releaseOnce is one attempt.
-func (m *member) releaseOnce(ctx context.Context, c loki.Claim) Vote {
+func (m *member) releaseOnce(ctx context.Context, c loki.Claim, fence string) Vote {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	return m.call(ctx, func(ctx context.Context) Vote {
-		if err := m.handler.Release(ctx, c); err != nil {
+		if err := m.handler.release(ctx, c, fence); err != nil {
 			return failure(err)
 		}
 		return Vote{Verdict: VerdictNotHeld}

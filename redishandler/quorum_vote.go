@@ -40,6 +40,7 @@ type Vote struct {
 
 	token    string // whose HeldBy is
 	released string // the token last released there, with VerdictGranted
+	fence    string // that of this grant, likewise: the server's own, which means nothing to another
 }
 
 // String is the vote as [QuorumError] prints it.

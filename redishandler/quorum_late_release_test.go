@@ -1,0 +1,82 @@
+package redishandler_test
+
+// This file is a release that reaches a server later than the vote that was cast after it.
+
+import (
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki/redishandler"
+)
+
+// straggling is a client whose second command reaches the server once more when the test says so: it lay in the buffer of
+// a connection that is gone. The client has sent it again and got an answer, or has given up.
+type straggling struct {
+	*redis.Client
+	givesUp bool
+
+	mu       sync.Mutex
+	calls    int
+	came     chan struct{}
+	straggle func()
+}
+
+func (s *straggling) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls++; s.calls != 2 {
+		return s.Client.EvalSha(ctx, sha, keys, args...)
+	}
+	s.straggle = func() { s.Client.EvalSha(context.WithoutCancel(ctx), sha, keys, args...) }
+	defer close(s.came)
+	if !s.givesUp {
+		return s.Client.EvalSha(ctx, sha, keys, args...)
+	}
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(io.EOF)
+	return cmd
+}
+
+// A vote that was given back and cast again has the same token, and the release from between may come last.
+func TestQuorumLateReleaseUndoesNoLaterVote(t *testing.T) {
+	for name, givesUp := range map[string]bool{"a release that was not answered": true, "a release that was sent twice": false} {
+		t.Run(name, func(t *testing.T) {
+			q := newQuorum(t, 3)
+			warm := claim("warm", time.Minute) // the servers have the scripts after this
+			q.mustHold(warm)
+			q.everywhere(warm)
+			q.release(warm)
+			q.nowhere()
+			other := claim("k", time.Minute) // its token is the smaller: c gives its vote back
+			c := claim("k", time.Minute)
+			q.at[1].mustHold(other)
+			late := &straggling{Client: q.at[0].server.Client(t, noWait), givesUp: givesUp, came: make(chan struct{})}
+			_, rival := q.another()
+			mine, _ := q.another()
+			mine[2].shutDown()
+			go func() {
+				<-late.came
+				q.at[1].do("DEL", "loki:{k}", "loki:{k}:fence")
+			}()
+			held, err := redishandler.NewQuorum([]redishandler.Client{late, mine[1], mine[2]}, redishandler.WithServerTimeout(patience)).Lock(q.context(), c)
+			<-late.came
+			late.straggle()
+			if givesUp { // the vote may be there still, and would be the same one again
+				requireUnavailable(t, err, "a release of an earlier vote")
+				q.nowhere()
+				return
+			}
+			require.NoError(t, err)
+			require.True(t, held, "the rival is gone, and two servers of three are there")
+			second, err := rival.Lock(q.context(), claim("k", time.Minute))
+			require.NoError(t, err)
+			require.False(t, second, "two hold")
+		})
+	}
+}

@@ -20,11 +20,12 @@ type wire struct {
 	mu      sync.Mutex // guards what follows
 	weather string
 	salt    uint64
-	since   time.Duration // when that set in
+	since   time.Duration              // when that set in
+	locking map[string]context.Context // of claims whose lock is under way
 }
 
 func newWire(p *process, at int) *wire {
-	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at])}
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string]context.Context)}
 	w.set(fine, uint64(2*p.id+at))
 	return w
 }
@@ -96,6 +97,10 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 	}
 	sent := w.process.world.now()
 	w.process.sends(w.at, op, c)
+	w.requireOrder(ctx, op, c)
+	if op == lokitest.OpLock {
+		defer w.locked(c)
+	}
 	if w.haunts(ctx, op, c) {
 		return errDown
 	}
@@ -105,6 +110,26 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 	}
 	w.process.isTold(w.at, op, c, sent, held, err, ctx.Err() == nil)
 	return err
+}
+
+// requireOrder sees that the requests of a claim reach the secondary in order: a release that is sent while a lock is under
+// way, and not given up, could overtake it and leave it behind.
+func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
+	w.mu.Lock()
+	under := w.locking[c.Token]
+	if op == lokitest.OpLock {
+		w.locking[c.Token] = ctx
+	}
+	w.mu.Unlock()
+	if w.at == secondary && op == lokitest.OpRelease && under != nil && under.Err() == nil {
+		w.process.world.breach("%s sent the secondary a release while the lock of the same claim was under way", w.process.name)
+	}
+}
+
+func (w *wire) locked(c loki.Claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.locking, c.Token)
 }
 
 // haunts reports whether a request becomes a ghost: it fails, and reaches the store when nobody knows of it any more.

@@ -35,11 +35,6 @@ import (
 // kept down for longer than the longest expiry in use, by when all that it promised is over. Nothing here can see to that.
 // A server that is back is given the claims of those who still hold a majority, with the next renewal.
 //
-// A command does not reach a server twice, the second time when its answer is long forgotten. Releases that come late are
-// reckoned with, since a client can drop a connection with a command in it and send that again over another. But one that
-// takes back a vote which was not answered is for whichever vote the claim has there, and if it is carried out, answered,
-// and then carried out once more between two renewals, it can undo a vote that was counted.
-//
 // The holder heeds the end of its lease. No lock service can stop a holder that was paused, or whose write was long on
 // its way, from writing after its lock has gone to another. Martin Kleppmann's critique of Redlock is that only a fence
 // that the guarded store compares stops it, and that this algorithm has none to give, besides leaning on clocks as above.
@@ -72,9 +67,13 @@ var (
 	voteLua string
 	//go:embed lua/look.lua
 	lookLua string
+	//go:embed lua/fence.lua
+	fenceLua string
 
 	voteScript = newScript(inFunction("grant", grantLua) + voteLua)
 	lookScript = newScript(inFunction("inspect", inspectLua) + lookLua)
+
+	fenceScript = newScript(fenceLua)
 )
 
 // inFunction makes a script a function of the one that follows it.
@@ -117,7 +116,9 @@ func (q *Quorum) Release(ctx context.Context, c loki.Claim) error {
 	}
 	r := q.newRound(q.patience(anyExpiry))
 	for i, m := range q.members {
-		step := func(l *lane) { m.letGo(context.WithoutCancel(ctx), l, c, "", func(v Vote) { r.vote(i, v) }) }
+		step := func(l *lane) {
+			m.letGo(context.WithoutCancel(ctx), l, c, whicheverGrant, func(v Vote) { r.vote(i, v) })
+		}
 		if !m.submit(idOf(c), maxLateReleases, step) {
 			r.vote(i, Vote{Verdict: VerdictUnreachable, Err: errNotAsked})
 		}

@@ -120,9 +120,9 @@ func wait(ctx context.Context, d time.Duration) bool {
 // not use would never rest. Nor is the token remembered: no other store knows it, and the one before it may be needed.
 //
 // A release may reach its server twice, or late, and a vote that is cast again has the same token. So it is for the one
-// vote that it takes back, by its fence, or for whichever there is if that was not answered. Where the release was not
-// answered the vote may be there still, and be the same when it is cast again: so that server is not asked again for the
-// claim. A straggler could undo its vote after it was counted.
+// vote that it takes back, by its fence. Where the release was not answered the vote may be there still, and be the same
+// when it is cast again: so that server is not asked again for the claim. A straggler could undo its vote after it was
+// counted.
 //
 // kept says that there are votes of the round before, too, on whichever server.
 func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot, kept bool) {

@@ -60,14 +60,41 @@ func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, fence string,
 	}
 }
 
-// releaseOnce is one attempt.
+// whicheverGrant stands for the fence where whatever a server has of the claim is to go.
+const whicheverGrant = "whichever"
+
+// releaseOnce is one attempt. A fence that is not known is asked for first: a command that is carried out late, or twice,
+// must not undo a later vote.
 func (m *member) releaseOnce(ctx context.Context, c loki.Claim, fence string) Vote {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	return m.call(ctx, func(ctx context.Context) Vote {
-		if err := m.handler.release(ctx, c, fence); err != nil {
+		grant := fence
+		switch fence {
+		case whicheverGrant:
+			grant = ""
+		case "":
+			found, err := m.handler.fenceOf(ctx, c)
+			switch {
+			case err != nil:
+				return failure(err)
+			case found == "":
+				return Vote{Verdict: VerdictNotHeld}
+			}
+			grant = found
+		}
+		if err := m.handler.release(ctx, c, grant); err != nil {
 			return failure(err)
 		}
 		return Vote{Verdict: VerdictNotHeld}
 	})
+}
+
+// fenceOf is the fence with which the server has the claim, empty if it does not.
+func (h *Handler) fenceOf(ctx context.Context, c loki.Claim) (string, error) {
+	fence, err := h.run(ctx, fenceScript, c.Key, c.Token).Text()
+	if err != nil {
+		return "", h.classify(ctx, c.Key, err)
+	}
+	return fence, nil
 }

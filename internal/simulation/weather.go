@@ -31,7 +31,7 @@ var weathers = []struct {
 	fault func(r *rand.Rand) lokitest.Fault
 }{
 	{fine, clear},
-	{haunted, clear}, // and see wire.call
+	{haunted, clear}, // and see wire.haunts
 	{"cut", func(r *rand.Rand) lokitest.Fault {
 		f := clear(r)
 		f.Err = errDown

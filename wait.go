@@ -58,12 +58,7 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		case <-l.closing:
 			return nil, ErrClosed
 		}
-		switch { // several of these may be ready: whose time is up does not ask once more, as a line of them would in turn
-		case ctx.Err() != nil:
-			return nil, l.waitOver(r.key, newEndedError(ctx, r.key))
-		case limit != nil && !time.Now().Before(r.limit):
-			return nil, l.waitOver(r.key, nil)
-		case l.gate.busy(r.key):
+		if l.gate.busy(r.key) {
 			continue // the end of that hold is the next turn
 		}
 		ls, err := l.ask(ctx, r)

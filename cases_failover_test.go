@@ -180,7 +180,11 @@ func TestCase110_PrimaryIsDownAtBuildTime(t *testing.T) {
 			close(stop)
 			callers.Wait()
 			_, most := counts.counts()
-			require.Equal(t, 1, most, "both had seen the outage, so both go by the row until the stores agree")
+			if m == loki.MirrorSync {
+				require.Equal(t, 1, most)
+			} else { // one may be back at the primary, its row on the way, while the other's breaker still sends it to the secondary
+				require.LessOrEqual(t, most, 2)
+			}
 			eventually(t, func() bool { return len(r.left()) == 0 }, "nothing is left in the primary")
 			s.requireEmpty()
 		})

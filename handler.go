@@ -19,7 +19,8 @@ import (
 // An error that means "the store cannot be reached, or cannot answer now" should be wrapped with [Unavailable]; any
 // other error is taken for somebody's mistake and goes to the caller as it is. See [IsUnavailable].
 //
-// What more a store can do it says with capabilities: [Granter], [Extender], [Notifier], [Inspector], [Validator]. Each
+// What more a store can do it says with capabilities: [Granter], [Extender], [Releaser],
+// [Notifier], [Inspector], [Validator]. Each
 // is an interface of one method, found by type. A decorator that has a capability's method but whose inner handler does
 // not returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
 type LockHandler interface {
@@ -74,6 +75,11 @@ type Claim struct {
 	// Failed says, when the claim is released, that what ran under it did not end well: the closure returned an error,
 	// panicked, or lost its lock. It is for stores that keep a history, and changes nothing else.
 	Failed bool
+
+	// Repeated says that an earlier request of this call has had no answer for a while and may still be on its way: the
+	// connection that carries it may be dead. A handler with a pool of connections sends this request over another one, and
+	// over a new one if it can, because whatever killed one idle connection has usually killed them all.
+	Repeated bool
 }
 
 // Grant is the answer to a claim in full.
@@ -126,6 +132,21 @@ type Granter interface {
 // Without it the Locker renews with Lock, inside the lease's window only.
 type Extender interface {
 	Extend(ctx context.Context, c Claim) (held bool, err error)
+}
+
+// Releaser is the capability to report what a release found.
+//
+//	true,  nil  c.Token held c.Key until now
+//	false, nil  c.Token did not hold c.Key when this request arrived; nothing was changed
+//	_,     err  unknown
+//
+// ReleaseHeld follows every rule of [LockHandler.Release]. It sends the request once: a client that repeats a request whose
+// reply was lost would find its own work done, and report a lock as lost that was held. Where a handler cannot be sure that
+// the request was sent once, it returns true.
+//
+// Without it a lock that the store forgot while fn ran, after its last renewal, is not reported.
+type Releaser interface {
+	ReleaseHeld(ctx context.Context, c Claim) (held bool, err error)
 }
 
 // Notifier is the capability to tell a waiter that a key may be free, so that it need not poll.

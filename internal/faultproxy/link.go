@@ -15,7 +15,9 @@ type link struct {
 	proxy  *Proxy
 	client net.Conn
 
-	losing atomic.Pointer[fault] // set: the next reply is lost, and the link with it
+	losing    atomic.Pointer[fault] // set: the next reply is lost, and the link with it
+	forgotten atomic.Bool           // nothing passes any more, for good
+	resetting atomic.Bool           // the next request cuts the link
 
 	once sync.Once
 	done chan struct{} // closed when the link has been cut
@@ -48,6 +50,9 @@ func (l *link) serve(server net.Conn) {
 		_ = server.Close()
 	})
 	l.pumpRequests(server)
+	if l.forgotten.Load() { // the server never learns that the client has closed it
+		<-l.done
+	}
 	close(stop)
 	replies.Wait()
 }
@@ -57,6 +62,13 @@ func (l *link) pumpRequests(server net.Conn) {
 	for {
 		n, err := l.client.Read(chunk)
 		if err != nil || !l.pass(0) {
+			return
+		}
+		if l.forgotten.Load() {
+			continue
+		}
+		if l.resetting.Load() {
+			l.cut()
 			return
 		}
 		f := l.proxy.take(chunk[:n])
@@ -91,6 +103,9 @@ func (l *link) pumpReplies(server net.Conn) {
 		_, delay := l.proxy.gate()
 		if !l.pass(delay) {
 			return
+		}
+		if l.forgotten.Load() {
+			continue
 		}
 		if _, err = l.client.Write(chunk[:n]); err != nil {
 			return

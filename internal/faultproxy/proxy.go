@@ -69,7 +69,7 @@ func Start(tb TB, target string) *Proxy {
 // Addr is where the proxy listens.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// PassThrough ends every fault, also those that wait for a request.
+// PassThrough ends every fault, also those that wait for a request. What became of a connection stays.
 func (p *Proxy) PassThrough() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,6 +104,30 @@ func (p *Proxy) BlackHole() {
 		p.open = make(chan struct{})
 	default:
 	}
+}
+
+// Forget drops, in silence and for good, whatever is sent from now on through the connections there are, in both
+// directions, as a NAT does that has forgotten them: neither side learns of it, and of the other's closing neither. New
+// connections are served. PassThrough does not bring the old ones back.
+func (p *Proxy) Forget() { p.mark(func(l *link) { l.forgotten.Store(true) }) }
+
+// Reset answers the next request on each connection there is with a reset, as a NAT does that has forgotten them and says
+// so. Until then a connection looks sound. New ones are served.
+func (p *Proxy) Reset() { p.mark(func(l *link) { l.resetting.Store(true) }) }
+
+func (p *Proxy) mark(change func(*link)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		change(l)
+	}
+}
+
+// Connections is how many there are, those that Forget has dropped among them.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
 }
 
 // Delay holds every chunk of a reply back for d.

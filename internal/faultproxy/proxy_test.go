@@ -155,6 +155,43 @@ func TestBlackHoleDeliversAfterwards(t *testing.T) {
 	require.Eventually(t, func() bool { return len(server.got()) == 3 }, 5*time.Second, time.Millisecond)
 }
 
+func TestForgetDropsTheConnectionsThereAre(t *testing.T) {
+	server := startTarget(t)
+	proxy := faultproxy.Start(t, server.addr)
+	before, closed := dial(t, proxy), dial(t, proxy)
+	require.Equal(t, "re: 1", before.ask("1"))
+	require.Equal(t, "re: 2", closed.ask("2"))
+
+	proxy.Forget()
+	before.send("3")
+	_, err := before.read(50 * time.Millisecond)
+	requireTimeout(t, err)
+	require.NoError(t, closed.conn.Close())
+	require.Equal(t, "re: 4", dial(t, proxy).ask("4"), "a new connection")
+
+	proxy.PassThrough()
+	_, err = before.read(50 * time.Millisecond)
+	requireTimeout(t, err)
+	require.Equal(t, []string{"1", "2", "4"}, server.got())
+	require.Equal(t, 3, proxy.Connections(), "the target does not learn that its client has gone")
+}
+
+func TestResetCutsAConnectionAtItsNextRequest(t *testing.T) {
+	server := startTarget(t)
+	proxy := faultproxy.Start(t, server.addr)
+	before := dial(t, proxy)
+	require.Equal(t, "re: 1", before.ask("1"))
+
+	proxy.Reset()
+	_, err := before.read(50 * time.Millisecond)
+	requireTimeout(t, err)
+	before.send("2")
+	_, err = before.read(5 * time.Second)
+	requireCut(t, err)
+	require.Equal(t, "re: 3", dial(t, proxy).ask("3"))
+	require.Equal(t, []string{"1", "3"}, server.got())
+}
+
 func TestDelay(t *testing.T) {
 	proxy := faultproxy.Start(t, startTarget(t).addr)
 	c := dial(t, proxy)

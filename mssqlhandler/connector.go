@@ -18,14 +18,10 @@ import (
 // that waits for ever.
 type connector struct{ *mssql.Connector }
 
-func newConnector(dsn string) (driver.Connector, error) {
-	config, err := msdsn.Parse(dsn)
-	if err != nil {
-		return nil, err
-	}
+func newConnector(config msdsn.Config) driver.Connector {
 	c := mssql.NewConnectorConfig(config)
 	c.Dialer = dialer{net.Dialer{KeepAlive: config.KeepAlive}}
-	return connector{c}, nil
+	return connector{c}
 }
 
 // Connect is ended by ctx at any point.

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 
 	"github.com/jmoiron/sqlx"
 
@@ -54,7 +53,8 @@ func New(db *sqlx.DB, opts ...Option) *Handler {
 
 // Open returns a handler with a database of its own, which [Handler.Close] closes. dsn is one of go-mssqldb's, such as
 // "sqlserver://user:password@host?database=app". Nothing is dialled yet: a server that is down shows at the first call,
-// as a store that is unavailable. A dsn or an option that cannot work is an error, and then there is no handler.
+// as a store that is unavailable. A dsn or an option that cannot work is an error, and then there is no handler. The error
+// repeats no part of dsn.
 //
 // Here a login ends with the context of its call. A database that go-mssqldb has opened by itself waits for a server that
 // takes the connection and says nothing for as long as that goes on, or for the dsn's "connection timeout", if it has one;
@@ -62,14 +62,11 @@ func New(db *sqlx.DB, opts ...Option) *Handler {
 //
 // For a login through Microsoft Entra ID open the database with go-mssqldb's azuread package and give it to [New].
 func Open(dsn string, opts ...Option) (*Handler, error) {
-	if err := checkDSN(dsn); err != nil {
+	config, err := parseDSN(dsn)
+	if err != nil {
 		return nil, err
 	}
-	c, err := newConnector(dsn)
-	if err != nil {
-		return nil, fmt.Errorf("mssqlhandler: the data source name cannot be used: %w", err)
-	}
-	db := sqlx.NewDb(sql.OpenDB(c), "sqlserver")
+	db := sqlx.NewDb(sql.OpenDB(newConnector(config)), "sqlserver")
 	h := New(db, opts...)
 	h.owned = db.DB
 	if err := h.Validate(); err != nil {

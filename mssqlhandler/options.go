@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/lokilock/loki/internal/mssqlname"
@@ -80,24 +79,6 @@ func WithHistory(keep time.Duration) Option {
 		}
 		s.keepSeconds = seconds
 	}
-}
-
-// checkDSN refuses what the driver would take for a server on this machine: it ignores what it does not understand. What
-// it says does not repeat dsn, which has a password in it.
-func checkDSN(dsn string) error {
-	scheme, _, isURL := strings.Cut(dsn, "://")
-	isURL = isURL && !strings.ContainsAny(scheme, "=;")
-	switch {
-	case dsn == "":
-		return errors.New("mssqlhandler: the data source name is empty")
-	case scheme == "azuresql":
-		return errors.New("mssqlhandler: the data source name starts with azuresql://: open it with the azuread package of go-mssqldb, and give the database to New")
-	case isURL && scheme != "sqlserver":
-		return fmt.Errorf("mssqlhandler: the data source name starts with %s://, it has to be sqlserver://", scheme)
-	case !isURL && !strings.Contains(dsn, "="):
-		return errors.New("mssqlhandler: the data source name is neither a sqlserver:// address nor a list of key=value")
-	}
-	return nil
 }
 
 // choose applies opts to the defaults.

@@ -66,24 +66,6 @@ func TestLokiNetExpiryIsSentInSecondsRoundedUp(t *testing.T) {
 	require.Equal(t, int64(-1), s.sent()[0].args[7], "never, unless asked for")
 }
 
-func TestOpenRefusesWhatCannotWork(t *testing.T) {
-	for says, open := range map[string]func() (*mssqlhandler.Handler, error){
-		"is empty":                 func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("") },
-		"cannot be used":           func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("sqlserver://sa:s3cret@host:port") },
-		"has to be sqlserver":      func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("postgres://sa:s3cret@host?a=b") },
-		"give the database to New": func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("azuresql://sa:s3cret@host") },
-		"is neither":               func() (*mssqlhandler.Handler, error) { return mssqlhandler.Open("s3cret") },
-		"name of the table is ": func() (*mssqlhandler.Handler, error) {
-			return mssqlhandler.Open("sqlserver://host", mssqlhandler.WithTable(""))
-		},
-	} {
-		h, err := open()
-		require.ErrorContains(t, err, says)
-		require.NotContains(t, err.Error(), "s3cret")
-		require.Nil(t, h, "never half a handler")
-	}
-}
-
 // Something takes the connection and says nothing: the login ends with the call, and nothing of it is left.
 func TestOpenEndsLoginsWithTheCall(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

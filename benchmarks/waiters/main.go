@@ -128,6 +128,11 @@ func measure(addr string, processes, waiters int, each time.Duration) (turns, co
 		}
 		turns += n
 	}
+	for _, w := range workers {
+		if err := w.wait(); err != nil {
+			return 0, 0, err
+		}
+	}
 	after, err := lockCommands(ctx, rdb)
 	return turns, after - before, err
 }
@@ -191,12 +196,22 @@ func (w *worker) line() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(s), 10, 64)
 }
 
+// wait returns when the worker has ended by itself.
+func (w *worker) wait() error {
+	if err := w.cmd.Wait(); err != nil {
+		return fmt.Errorf("a worker failed: %w", err)
+	}
+	return nil
+}
+
+// kill ends a worker that has not ended by itself, because something failed.
 func (w *worker) kill() {
 	_ = w.cmd.Process.Kill()
 	_ = w.cmd.Wait()
 }
 
-// work is a worker process: its waiters take the lock in turn from "go" to "stop", and it says how often they did.
+// work is a worker process: its waiters acquire the lock in turn from "go" to "stop", at least once, and it prints how
+// often they did.
 func work(addr string, waiters int) (err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { err = errors.Join(err, rdb.Close()) }()
@@ -212,12 +227,15 @@ func work(addr string, waiters int) (err error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var turns atomic.Int64
+	served := make(chan struct{}) // closed at the first turn
 	var wg sync.WaitGroup
 	for range waiters {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				_ = locker.ExecuteWithinLock(ctx, expiry, func(context.Context) error {
-					turns.Add(1)
+					if turns.Add(1) == 1 {
+						close(served)
+					}
 					return nil
 				}, loki.WithWait(loki.UntilDone))
 			}
@@ -226,11 +244,16 @@ func work(addr string, waiters int) (err error) {
 	if _, err := in.ReadString('\n'); err != nil {
 		return err
 	}
+	<-served
 	n := turns.Load()
 	stop()
 	wg.Wait()
+	// The count comes last: a worker that its parent ended while a rollback was due would leave the lock to the next row.
+	if err := locker.Close(context.Background()); err != nil {
+		return err
+	}
 	fmt.Println(n)
-	return locker.Close(context.Background())
+	return nil
 }
 
 // rig is what redistest needs of a test.

@@ -21,16 +21,20 @@ TESTFLAGS :=
 LINT_VERSION := v2.15.0
 LINT := .bin/golangci-lint-$(LINT_VERSION)
 
-# $(call in-every-module,COMMAND) runs the command in the folder of every go.mod, the root's first. A failure in one does
-# not keep it from the others, and fails the target in the end.
+# $(call in-every-module,COMMAND) runs the command in the folder of every go.mod, the root's first.
 define in-every-module
-@failed=; \
+@failed=; $(call try-in-every-module,$(1)); $(fail-if-any-failed)
+endef
+
+# The parts of it, for a target of several stages: a failure keeps neither the other modules nor the later stages from
+# running, and the target fails in the end and names what failed.
+define try-in-every-module
 for dir in $$(find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' | sed 's|/go\.mod$$||' | sort); do \
 	echo "== $$dir: $@"; \
 	(cd "$$dir" && $(1)) || failed="$$failed $$dir"; \
-done; \
-if [ -n "$$failed" ]; then echo "make $@: failed in$$failed" >&2; exit 1; fi
+done
 endef
+fail-if-any-failed = if [ -n "$$failed" ]; then echo "make $@: failed in$$failed" >&2; exit 1; fi
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -39,9 +43,11 @@ test: redis-server postgresql ## run every module's tests under the race detecto
 	@if [ -z "$$LOKI_TEST_MSSQL_DSN" ]; then \
 		echo "LOKI_TEST_MSSQL_DSN is not set: tests that need a real SQL Server are skipped."; \
 	fi
-	$(call in-every-module,CGO_ENABLED=1 go test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./...)
-	@echo "== .: $(SCHEDULES) simulated schedules in each mode"
-	@go test -run '^TestSimulation_(Alone|Async|Sync)$$' -timeout=$(TIMEOUT) ./internal/simulation -loki.schedules=$(SCHEDULES)
+	@failed=; \
+	$(call try-in-every-module,CGO_ENABLED=1 go test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./...); \
+	echo "== .: $(SCHEDULES) simulated schedules in each mode"; \
+	go test -run '^TestSimulation_(Alone|Async|Sync)$$' -timeout=$(TIMEOUT) ./internal/simulation -loki.schedules=$(SCHEDULES) || failed="$$failed the simulated schedules"; \
+	$(fail-if-any-failed)
 
 check: format vet tidy lint ## look for what needs no test to be seen: format, vet, tidy, lint
 

@@ -156,9 +156,6 @@ func (e *lostError) withFnError(fnErr error) error {
 type unavailableError struct {
 	key  string
 	errs error // one *HandlerError for each store, joined
-
-	// impatient says that it was the caller's own time that was up, which tells nobody else anything of the stores.
-	impatient bool
 }
 
 func (e *unavailableError) Error() string {
@@ -180,6 +177,21 @@ func (e *mistakeError) Error() string {
 }
 
 func (e *mistakeError) Unwrap() error { return e.errs }
+
+// cutShortError marks the silence of a store that the caller's deadline or expiry left hardly any time. It is an outage to
+// that caller alone, neither to the circuit breaker nor to other waiters.
+type cutShortError struct{ err error }
+
+func (e *cutShortError) Error() string {
+	return fmt.Sprintf("%v (the expiry, or the context's deadline, left no more time)", e.err)
+}
+
+func (e *cutShortError) Unwrap() error { return e.err }
+
+func isCutShort(err error) bool {
+	_, ok := errors.AsType[*cutShortError](err)
+	return ok
+}
 
 // newEndedError is what a caller gets whose ctx ended before the lock was taken.
 func newEndedError(ctx context.Context, key string) error {

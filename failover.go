@@ -15,7 +15,7 @@ var errOver = errors.New("the answer came after the lease was over")
 type request struct {
 	key     string
 	expiry  time.Duration
-	limit   time.Time // of the wait; zero if there is none
+	limit   time.Time // of the wait, which no attempt looks at; zero if there is none
 	minHold time.Duration
 	renewal bool
 	closure bool
@@ -31,16 +31,18 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	claim := l.newClaim(r.key, r.expiry)
 	var fellBack error // with the breaker open, and no store answered
 	if refusal := l.breaker.refusal(r.key); refusal != nil {
-		ls, err := l.fallBack(ctx, l.newLease(ctx, claim, r), r, l.primary.wrap(opLock, claim, refusal), false)
+		ls, err := l.fallBack(ctx, l.newLease(ctx, claim, r), r, l.primary.wrap(opLock, claim, refusal))
 		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
 			return ls, err
 		}
 		fellBack = err
 		claim = l.newClaim(r.key, r.expiry) // with the secondary gone too, the primary is worth an attempt
 	}
-	limit := l.primaryLimit(ctx, r.limit, r.expiry)
+	limit := l.primaryLimit(ctx, r.expiry)
 	a := l.primary.lock(ctx, claim, limit)
-	impatient := a.err != nil && limit < leastPatience && time.Since(a.sent) >= limit
+	if a.err != nil && limit < leastPatience && time.Since(a.sent) >= limit {
+		a.err = l.primary.wrap(opLock, claim, &cutShortError{handlersOwn(a.err)})
+	}
 	if a.err == nil {
 		l.breaker.answered(ctx, r.key)
 	}
@@ -66,41 +68,28 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 		return nil, fellBack
 	case l.secondary == nil:
 		l.discard(ls)
-		return nil, &unavailableError{key: r.key, errs: a.err, impatient: impatient}
+		return nil, &unavailableError{key: r.key, errs: a.err}
 	}
-	if !impatient {
+	if !isCutShort(a.err) {
 		l.breaker.failed(ctx, r.key, a.err)
 	}
-	return l.fallBack(ctx, ls, r, a.err, impatient)
+	return l.fallBack(ctx, ls, r, a.err)
 }
 
 // leastPatience is how long a primary has to be given before its silence says something about it rather than about the
-// caller's deadline.
+// caller's deadline or expiry.
 const leastPatience = 100 * time.Millisecond
 
-// primaryLimit is how long the primary may take to answer an acquisition: a third of the expiry, so that what it grants
-// is worth having, and half of the caller's time where there is a secondary that needs the other half.
-func (l *Locker) primaryLimit(ctx context.Context, limit time.Time, expiry time.Duration) time.Duration {
-	left := untilLimit(limit)
-	if l.secondary != nil {
-		if deadline, ok := ctx.Deadline(); ok {
-			left = min(left, time.Until(deadline))
-		}
-		left /= 2
+// primaryLimit returns how long the primary may take to answer an acquisition: a third of the expiry, so that what it
+// grants is worth having, and half of the caller's time where there is a secondary that needs the other half. Without one
+// the deadline of ctx is not looked at: a call ends with its ctx anyway, and must be seen to have ended for that reason.
+func (l *Locker) primaryLimit(ctx context.Context, expiry time.Duration) time.Duration {
+	limit := expiry / RenewalFraction
+	if deadline, ok := ctx.Deadline(); ok && l.secondary != nil {
+		limit = min(limit, time.Until(deadline)/2)
 	}
-	return min(left, expiry/RenewalFraction)
+	return limit
 }
-
-// untilLimit is what is left of a wait. The deadline of ctx is not looked at: a call ends with its ctx anyway, and
-// must be seen to have ended for that reason.
-func untilLimit(limit time.Time) time.Duration {
-	if limit.IsZero() {
-		return noLimit
-	}
-	return time.Until(limit)
-}
-
-const noLimit = time.Duration(1<<63 - 1)
 
 // confirm makes a lease of what the primary has granted: at once under MirrorAsync, with the secondary's agreement
 // under MirrorSync, and also while there is a doubt about the key.
@@ -141,7 +130,7 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 			ends = ls.confirmed.Add(c.Expiry)
 		}
 		c.Supersedes = ls.supersedes
-		limit := min(untilLimit(r.limit), time.Until(ls.end))
+		limit := time.Until(ls.end)
 		if !rowDecides { // the rest of the caller's time is for fn
 			limit = min(limit, r.expiry/RenewalFraction)
 			if !r.rowFirst { // only a doubt: no dearer than what it may find
@@ -166,8 +155,8 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 			l.events.emit(ctx, Event{Kind: mirrorFailure(a.err), Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err})
 			ls.mirroring.failed, ls.mirroring.pause = true, failedPause
 			return nil
-		case IsUnavailable(a.err) && !refusedUntil.IsZero() && untilLimit(r.limit) <= 0:
-			return l.yield(ctx, ls, refusedBy) // the caller's time is up, and this is what the secondary said in it
+		case IsUnavailable(a.err) && !refusedUntil.IsZero():
+			return l.yield(ctx, ls, refusedBy) // silence does not revoke what the secondary said before
 		case IsUnavailable(a.err):
 			return &unavailableError{key: r.key, errs: a.err}
 		case a.err != nil:
@@ -177,7 +166,7 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 		if refusedUntil.IsZero() {
 			refusedUntil = a.sent.Add(patience(a))
 		}
-		if left := min(time.Until(refusedUntil), untilLimit(r.limit), time.Until(ls.end)); left <= refusedPause*5/4 {
+		if left := min(time.Until(refusedUntil), time.Until(ls.end)); left <= refusedPause*5/4 {
 			return l.yield(ctx, ls, refusedBy)
 		}
 		if !sleep(ctx, refusedPause+jitter.UpTo(refusedPause/4)) {
@@ -200,13 +189,13 @@ func (l *Locker) yield(ctx context.Context, ls *Lease, to Holder) error {
 // that answers.
 //
 // A primary that was given hardly any time is not taken for one that is down.
-func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr error, impatient bool) (*Lease, error) {
-	if !impatient {
+func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr error) (*Lease, error) {
+	if !isCutShort(primaryErr) {
 		l.doubts.raiseAll()
 		l.events.emit(ctx, Event{Kind: KindFellBack, Handler: primaryName, Op: opLock, Key: r.key, Err: primaryErr})
 	}
 	ls.store, ls.lives = secondaryName, secondaryName
-	a := l.askSecondary(ctx, ls.claim, time.Time{}, min(untilLimit(r.limit), r.expiry-Margin(r.expiry)))
+	a := l.askSecondary(ctx, ls.claim, time.Time{}, r.expiry-Margin(r.expiry))
 	ls.secondary.note(a)
 	ls.primary.stands = false
 	if a.err == nil && a.Held {
@@ -223,7 +212,7 @@ func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr 
 	case a.err == nil:
 		return nil, &BusyError{Key: r.key, Holder: a.HeldBy}
 	case IsUnavailable(a.err):
-		return nil, &unavailableError{key: r.key, errs: errors.Join(primaryErr, a.err), impatient: impatient}
+		return nil, &unavailableError{key: r.key, errs: errors.Join(primaryErr, a.err)}
 	}
 	return nil, &mistakeError{key: r.key, errs: errors.Join(primaryErr, a.err)}
 }

@@ -19,10 +19,11 @@ type gate struct {
 
 // gateKey exists while its key is held or waited for.
 type gateKey struct {
-	holder  *Lease     // the lease that holds, or that held and whose minimum hold is not over
-	waiters []*waiter  // in order; the first one asks
-	told    *BusyError // what a store last told a waiter
-	news    *news      // from the store's notifier, for the first in line; nil until it is needed
+	holder  *Lease    // the lease that holds, or that held and whose minimum hold is not over
+	waiters []*waiter // in order; the first one asks
+	last    *Holder   // the last known holder, here or by a store's answer; nil if none is known
+	since   time.Time // when last was learned
+	news    *news     // from the store's notifier, for the first in line; nil until it is needed
 }
 
 // waiter is one caller in line.
@@ -69,6 +70,7 @@ func (g *gate) hold(ls *Lease) {
 	defer g.mu.Unlock()
 	k := g.at(ls.claim.Key)
 	k.holder = ls
+	k.last, k.since = &Holder{ID: ls.claim.Holder}, time.Now()
 }
 
 // free ends the hold of ls, if it is the holder; not before keep, if that is in the future.
@@ -123,7 +125,7 @@ func (g *gate) leave(key string, w *waiter, err error) {
 	k := g.keys[key]
 	i := slices.Index(k.waiters, w)
 	k.waiters = slices.Delete(k.waiters, i, i+1)
-	if outage, ok := errors.AsType[*unavailableError](err); ok && !outage.impatient {
+	if outage := (*unavailableError)(nil); errors.As(err, &outage) && !isCutShort(err) {
 		for _, other := range k.waiters {
 			select {
 			case <-other.turn: //nolint:errcheck // nil, or an outage too: the newer news counts
@@ -137,22 +139,26 @@ func (g *gate) leave(key string, w *waiter, err error) {
 	g.tidy(key, k)
 }
 
-// answered notes what a store told the first in line, for those behind it.
-func (g *gate) answered(key string, busy *BusyError) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.keys[key].told = busy
-}
-
-// told is what is known of the holder of a key that has waiters: nil if nothing is.
-func (g *gate) told(key string) *BusyError {
+// learn notes the holder that a store named to a waiter, for those behind it.
+func (g *gate) learn(key string, h Holder) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.keys[key]
-	if k.holder != nil {
-		return &BusyError{Key: key, Holder: Holder{ID: k.holder.claim.Holder}}
+	k.last, k.since = &h, time.Now()
+}
+
+// known returns the last known holder of a key that has waiters, nil if there is none. A holder that has released since is
+// the right answer too: whoever waits was queued behind it, and is now behind the waiter whose turn it is.
+func (g *gate) known(key string) *Holder {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	if k.last == nil {
+		return nil
 	}
-	return k.told
+	h := *k.last
+	h.Left = max(h.Left-time.Since(k.since), 0)
+	return &h
 }
 
 // news is what one notifier tells of one key, for as long as anybody here waits for it.

@@ -51,7 +51,7 @@ func (l *Locker) checkOccurrence(ls *Lease, r request) error {
 	ls.looked = granted.Add(left)
 	ls.mu.Unlock()
 
-	look, err := l.ask(ls.ctx, request{key: r.record, expiry: left, limit: r.limit, rowFirst: true, closure: true})
+	look, err := l.ask(ls.ctx, request{key: r.record, expiry: left, rowFirst: true, closure: true})
 	var busy *BusyError
 	switch {
 	case err == nil:

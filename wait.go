@@ -24,7 +24,11 @@ const (
 	expirySlack = 2 * time.Millisecond
 )
 
-// wait asks the stores for the lock until they grant it, ctx or the limit ends, or no store answers.
+// wait tries to acquire the lock until a store grants it, ctx or the wait's limit ends, or no store is available.
+//
+// The limit bounds the waiting, never an attempt: one that has begun is completed, and a caller that knows nothing of the
+// key when its limit ends makes the attempt that a call without a wait would have made. So busy is returned only where a
+// holder is known, and unavailable only where a store failed.
 func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 	w := l.gate.join(r.key)
 	defer func() { l.gate.leave(r.key, w, err) }()
@@ -35,6 +39,7 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		defer timer.Stop()
 		limit = timer.C
 	}
+	over := func() bool { return limit != nil && !time.Now().Before(r.limit) }
 	poll := time.NewTimer(0) // set while this caller is the first in line and the store has said busy
 	poll.Stop()
 	defer poll.Stop()
@@ -52,28 +57,30 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 			}
 		case <-poll.C:
 		case <-ctx.Done():
-			return nil, l.waitOver(r.key, newEndedError(ctx, r.key))
+			return nil, l.waitEnded(ctx, r.key)
 		case <-limit:
-			return nil, l.waitOver(r.key, nil)
 		case <-l.closing:
 			return nil, ErrClosed
+		}
+		if known := l.gate.known(r.key); known != nil && over() {
+			return nil, &BusyError{Key: r.key, Holder: *known, err: errWaitOver}
 		}
 		if l.gate.busy(r.key) {
 			continue // the end of that hold is the next turn
 		}
 		ls, err := l.ask(ctx, r)
-		var busy *BusyError
-		switch {
-		case err == nil:
+		if err == nil {
 			l.hold(ls) // before the line moves on
 			return ls, nil
-		case errors.As(err, &busy):
-			l.gate.answered(r.key, busy)
+		}
+		busy, ok := errors.AsType[*BusyError](err)
+		if ok {
+			l.gate.learn(r.key, busy.Holder)
+		}
+		switch {
 		case ctx.Err() != nil:
-			return nil, l.waitOver(r.key, newEndedError(ctx, r.key))
-		case limit != nil && !time.Now().Before(r.limit) && l.gate.told(r.key) != nil:
-			return nil, l.waitOver(r.key, nil) // the limit cut the last try short; an earlier one was answered
-		default:
+			return nil, l.waitEnded(ctx, r.key)
+		case !ok || over():
 			return nil, err
 		}
 		if frees == nil {
@@ -97,25 +104,25 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 	}
 }
 
-// waitOver is what a wait comes to that was not granted: busy if anybody was told so, and why it ended.
-func (l *Locker) waitOver(key string, ended error) error {
-	told := l.gate.told(key)
-	switch {
-	case told != nil && ended == nil:
-		ended = errWaitOver
-		fallthrough
-	case told != nil:
-		return &BusyError{Key: key, Holder: told.Holder, err: ended}
-	case ended != nil:
-		return ended
+// waitEnded returns the error of a wait whose ctx has ended: busy as well, if it was queued behind a known holder.
+func (l *Locker) waitEnded(ctx context.Context, key string) error {
+	if known := l.gate.known(key); known != nil {
+		return &BusyError{Key: key, Holder: *known, err: ended(ctx)}
 	}
-	return &unavailableError{key: key, errs: errUnanswered, impatient: true}
+	return newEndedError(ctx, key)
 }
 
-var (
-	errWaitOver   = errors.New("the limit of the wait is over")
-	errUnanswered = errors.New("the limit of the wait is over, and no store had answered by then")
-)
+var errWaitOver = errors.New("the limit of the wait is over")
+
+// untilLimit returns what is left of a wait.
+func untilLimit(limit time.Time) time.Duration {
+	if limit.IsZero() {
+		return noLimit
+	}
+	return time.Until(limit)
+}
+
+const noLimit = time.Duration(1<<63 - 1)
 
 // sleep reports false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {

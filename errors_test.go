@@ -1,0 +1,54 @@
+package loki_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+)
+
+func TestIsUnavailable(t *testing.T) {
+	version := alert(t, &tls.Config{MinVersion: tls.VersionTLS13})
+	internal := alert(t, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return nil, errors.New("no server behind the proxy")
+	}})
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"nothing":                  {nil, false},
+		"a permanent error":        {errors.New("no such table"), false},
+		"one that is marked":       {fmt.Errorf("wrapped: %w", loki.Unavailable(errors.New("loading"))), true},
+		"refused":                  {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
+		"reset":                    {fmt.Errorf("wrapped: %w", &net.OpError{Op: "read", Err: syscall.ECONNRESET}), true},
+		"cut":                      {io.ErrUnexpectedEOF, true},
+		"no answer":                {context.DeadlineExceeded, true},
+		"a TLS alert":              {fmt.Errorf("wrapped: %w", version), false},
+		"a TLS alert, marked":      {loki.Unavailable(version), true},
+		"of a proxy, by its alert": {internal, true},
+	} {
+		require.Equal(t, c.want, loki.IsUnavailable(c.err), "%s: %v", name, c.err)
+	}
+}
+
+// alert returns what a client gets that a server refuses in the handshake.
+func alert(t *testing.T, server *tls.Config) error {
+	t.Helper()
+	near, far := net.Pipe()
+	defer near.Close()
+	go func() {
+		defer far.Close()
+		_ = tls.Server(far, server).HandshakeContext(context.WithoutCancel(t.Context())) // it is to fail
+	}()
+	err := tls.Client(near, &tls.Config{ServerName: "host", MaxVersion: tls.VersionTLS12}).HandshakeContext(t.Context())
+	require.ErrorContains(t, err, "remote error: tls: ")
+	return err
+}

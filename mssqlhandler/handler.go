@@ -13,7 +13,7 @@ import (
 	"github.com/lokilock/loki/sqlhandler"
 )
 
-// shared is what every handler of a SQL database has: Lock, Release, Grant, Extend, Inspect, History and Validate.
+// shared is what every handler of a SQL database has: Lock, Release, ReleaseHeld, Grant, Extend, Inspect, History and Validate.
 type shared = sqlhandler.Handler
 
 // Handler keeps locks in one table. Make one with [New] or [Open]. It is safe for concurrent use and must not be
@@ -31,6 +31,7 @@ var (
 	_ loki.LockHandler = (*Handler)(nil)
 	_ loki.Granter     = (*Handler)(nil)
 	_ loki.Extender    = (*Handler)(nil)
+	_ loki.Releaser    = (*Handler)(nil)
 	_ loki.Inspector   = (*Handler)(nil)
 	_ loki.Validator   = (*Handler)(nil)
 )

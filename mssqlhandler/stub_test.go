@@ -72,7 +72,7 @@ var answers = map[string][]resultSet{
 	"lock":    granted(4),
 	"grant":   granted(4),
 	"extend":  held(1),
-	"release": {{columns: []string{"Next"}, rows: [][]driver.Value{{"next"}}}},
+	"release": {{columns: []string{"Next", "Held"}, rows: [][]driver.Value{{"next", int64(1)}}}},
 	"inspect": {{columns: []string{"Holder", "Since", "Until", "Left"}}},
 }
 

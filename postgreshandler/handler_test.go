@@ -22,7 +22,7 @@ import (
 
 // answers are what a server answers to each operation.
 var answers = map[string][]driver.Value{
-	"lock": granted(1), "grant": granted(1), "extend": {true}, "release": {int64(1)}, "inspect": {"h", int64(1), int64(2), int64(3)},
+	"lock": granted(1), "grant": granted(1), "extend": {true}, "release": {"", true}, "inspect": {"h", int64(1), int64(2), int64(3)},
 }
 
 func TestOneRoundTripEach(t *testing.T) {

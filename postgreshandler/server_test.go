@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
 )
 
 func TestServerGrantExtendReleaseInspect(t *testing.T) {
@@ -54,6 +56,35 @@ func TestServerGrantExtendReleaseInspect(t *testing.T) {
 	s.mustExtend(t, a, false) // an extension never takes a lock anew
 	require.Zero(t, s.rows(t))
 	require.Greater(t, s.mustGrant(t, b), fence, "also across a release")
+}
+
+// A release reports whether its claim still held: not one that was released, replaced, forgotten, or had expired.
+func TestReleaseReportsWhatItFound(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	requireReleased := func(c loki.Claim, want bool) {
+		t.Helper()
+		held, err := s.ReleaseHeld(t.Context(), c)
+		require.NoError(t, err)
+		require.Equal(t, want, held)
+	}
+	a, b := s.claim("k"), s.claim("k")
+	requireReleased(a, false)
+	s.mustGrant(t, a)
+	requireReleased(b, false)
+	requireReleased(a, true)
+	requireReleased(a, false)
+
+	s.mustGrant(t, a)
+	s.expire(t, a.Key)
+	requireReleased(a, false)
+
+	a.Fence = time.Now().Add(time.Hour).UnixMicro() // so that its row stays when it is released
+	s.mustGrant(t, a)
+	requireReleased(a, true)
+	requireReleased(a, false)
+	a.Repeated = true
+	requireReleased(a, true) // another attempt may have done it
 }
 
 func TestServerExpiredClaims(t *testing.T) {

@@ -34,7 +34,8 @@ type Dialect struct {
 	// Extend renews a claim that holds, as [loki.Extender] has it: one row in any case, with Held (0 or 1).
 	Extend Statement
 
-	// Release forgets a claim that holds: no row, or one with Next, for the next release's [Call.SweepFrom].
+	// Release forgets a claim, as [loki.Releaser] has it: no row if there was none, or one with Next, for the next release's
+	// [Call.SweepFrom], and Held (0 or 1), which is 1 if the claim was there and had not expired.
 	Release Statement
 
 	// Inspect tells of the claim that holds a key: Holder, Since, Until, Left, or no row.

@@ -67,7 +67,7 @@ func TestErrorsAreWhatTheyMean(t *testing.T) {
 func TestWhatIsRepeatedIsRepeatedAsItWas(t *testing.T) {
 	answers := map[string][]driver.Value{
 		"lock": {int64(1), int64(7), nil, nil, nil, nil}, "grant": {int64(1), int64(7), nil, nil, nil, nil},
-		"extend": {int64(1)}, "release": {""}, "inspect": {"them", nil, nil, nil}, "history": {"t", "h", nil, nil, nil, "held"},
+		"extend": {int64(1)}, "release": {"", int64(1)}, "inspect": {"them", nil, nil, nil}, "history": {"t", "h", nil, nil, nil, "held"},
 	}
 	for _, cause := range []error{errLost, errBroken, io.EOF, driver.ErrBadConn} {
 		for op, send := range operations {
@@ -103,7 +103,7 @@ func TestWhatWasOvertakenIsSentAgain(t *testing.T) {
 	require.Len(t, s.sent(), 4, "not for ever")
 
 	for none, sent := range map[int]int{0: 1, 1: 2, 100: 2} {
-		h, s = newStub(t, after(none, "next"), overtaken)
+		h, s = newStub(t, after(none, "next", int64(1)), overtaken)
 		require.NoError(t, h.Release(t.Context(), claim), "what is not held is no error")
 		require.Len(t, s.sent(), sent)
 	}
@@ -148,7 +148,7 @@ func TestAnswersOfAnotherForm(t *testing.T) {
 	columns := map[string]string{
 		"lock":    "Grant answered with 0 columns: it has to have 6: Held, Fence, Holder, Since, Until, Left",
 		"extend":  "Extend answered with 0 columns: it has to have 1: Held",
-		"release": "Release answered with 0 columns: it has to have 1: Next",
+		"release": "Release answered with 0 columns: it has to have 2: Next, Held",
 		"inspect": "Inspect answered with 0 columns: it has to have 4: Holder, Since, Until, Left",
 		"history": "History answered with 0 columns: it has to have 6: Token, Holder, Fence, Since, Until, Outcome",
 	}

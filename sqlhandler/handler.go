@@ -26,6 +26,7 @@ var (
 	_ loki.LockHandler = (*Handler)(nil)
 	_ loki.Granter     = (*Handler)(nil)
 	_ loki.Extender    = (*Handler)(nil)
+	_ loki.Releaser    = (*Handler)(nil)
 	_ loki.Inspector   = (*Handler)(nil)
 	_ loki.Validator   = (*Handler)(nil)
 )
@@ -47,7 +48,18 @@ func (h *Handler) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 // Release forgets c if its token still holds. With a history, what is left is the run that it was. On the way it may
 // remove a few rows of other keys that expired long ago.
 func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
-	return h.do(ctx, "release", c.Key, func() error {
+	_, err := h.ReleaseHeld(ctx, c)
+	return err
+}
+
+// ReleaseHeld is [Handler.Release], and reports whether c held until then. A claim that had expired did not, even if nobody
+// has taken its key since. It returns true wherever the statement may have been sent more than once.
+func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
+	var (
+		held bool
+		sent int
+	)
+	err := h.do(ctx, "release", c.Key, func() error {
 		if err := h.checkHeld(c); err != nil {
 			return err
 		}
@@ -55,16 +67,19 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 		if from := h.sweepFrom.Load(); from != nil {
 			call.SweepFrom = *from
 		}
+		sent++
 		var next sql.NullString
-		found, err := h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next)
-		if err == nil && !found && h.dialect.Overtaken {
-			found, err = h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next)
+		held = false
+		found, err := h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next, &held)
+		if err == nil && !found && h.dialect.Overtaken { // which is an answer: nothing was changed
+			found, err = h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next, &held)
 		}
 		if err == nil && found {
 			h.sweepFrom.Store(&next.String)
 		}
 		return err
 	})
+	return err == nil && (held || sent > 1 || c.Repeated), err
 }
 
 // Grant records c if nobody else holds its key, in one round trip. A claim that comes back after its expiry, when

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -52,13 +53,50 @@ func TestReleasesWalkTheTable(t *testing.T) {
 		if call == 3 {
 			return nil, nil // a dialect that does not sweep, or no row this time
 		}
-		return [][]driver.Value{{froms[call+1]}}, nil
+		return [][]driver.Value{{froms[call+1], int64(1)}}, nil
 	}
 	for i := range 3 {
 		require.NoError(t, h.Release(t.Context(), claim))
 		require.Equal(t, froms[i], s.sent()[i].args[3])
 	}
 	require.NoError(t, h.Release(t.Context(), claim))
+}
+
+// What a release found is certain only if its statement was sent once.
+func TestReleaseReportsWhatItFound(t *testing.T) {
+	found := []driver.Value{"", int64(1)}
+	expired := []driver.Value{"", int64(0)}
+	for name, c := range map[string]struct {
+		answer   func(int) ([][]driver.Value, error)
+		repeated bool
+		held     bool
+	}{
+		"held":                             {answer: first(0, nil, found), held: true},
+		"expired":                          {answer: first(0, nil, expired)},
+		"not there":                        {answer: first(0, nil)},
+		"not there, after a lost reply":    {answer: first(1, errBroken), held: true},
+		"expired, after a lost reply":      {answer: first(1, io.EOF, expired), held: true},
+		"not there, after another attempt": {answer: first(0, nil), repeated: true, held: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := newStub(t, c.answer)
+			claim := claim
+			claim.Repeated = c.repeated
+			held, err := h.ReleaseHeld(t.Context(), claim)
+			require.NoError(t, err)
+			require.Equal(t, c.held, held)
+		})
+	}
+	h, _ := newStub(t, first(100, errDown, found))
+	held, err := h.ReleaseHeld(t.Context(), claim)
+	require.ErrorIs(t, err, errDown)
+	require.False(t, held)
+
+	h, s := newStub(t, first(0, nil), func(d *sqlhandler.Dialect) { d.Overtaken = true })
+	held, err = h.ReleaseHeld(t.Context(), claim)
+	require.NoError(t, err)
+	require.False(t, held, "no row is an answer, and asking twice does not make it less certain")
+	require.Len(t, s.sent(), 2)
 }
 
 func TestHistory(t *testing.T) {

@@ -45,7 +45,7 @@ type answer struct{ statement, columns string }
 var (
 	grantAnswer   = answer{"Grant", "Held, Fence, Holder, Since, Until, Left"}
 	extendAnswer  = answer{"Extend", "Held"}
-	releaseAnswer = answer{"Release", "Next"}
+	releaseAnswer = answer{"Release", "Next, Held"}
 	inspectAnswer = answer{"Inspect", "Holder, Since, Until, Left"}
 	historyAnswer = answer{"History", "Token, Holder, Fence, Since, Until, Outcome"}
 )

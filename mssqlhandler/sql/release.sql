@@ -3,7 +3,8 @@
 -- Arguments: @p1 key, @p2 token, @p3 the key under which fences are remembered, @p4 where to go on sweeping, or ''; with
 -- a history also @p5 whether what ran did not end well (0 or 1), @p6 the seconds that ended claims are kept.
 --
--- Result: one row: Next, where the next release is to go on sweeping. Releasing what is not held is no error.
+-- Result: one row: Next, where the next release is to go on sweeping, and Held, 1 if the claim was there and had not
+-- expired. Releasing what is not held is no error.
 --
 -- Nothing is left behind, as a rule: the next fence of the key comes from the clock. A fence that the clock has not
 -- passed, because the floor of its claim was ahead (another store's clock) or the clock advances in steps, is remembered
@@ -17,7 +18,7 @@
 -- remembered a fence for nothing; the claim is still held. Of implicit transactions see grant.
 DECLARE @key nvarchar(400) = @p1, @token nvarchar(128) = @p2, @remembered nvarchar(400) = @p3,
         @from nvarchar(400) = @p4, @now datetime2(7) = SYSUTCDATETIME(), @fence bigint, @found int, @tries int = 0,
-        @seen int, @last nvarchar(400), @over int, @next nvarchar(400) = N'';
+        @seen int, @last nvarchar(400), @over int, @next nvarchar(400) = N'', @expires datetime2(7), @held int = 0;
 --+ DECLARE @failed int = @p5, @keep int = @p6, @oldest datetime2(7), @upTo datetime2(7);
 DECLARE @clock bigint = DATEDIFF_BIG(microsecond, '19700101', @now), @longOver datetime2(7) = DATEADD(minute, -1, @now);
 
@@ -29,7 +30,7 @@ BEGIN TRY
     WHILE @tries < 3
     BEGIN
         SELECT @tries = @tries + 1, @found = 0;
-        SELECT @found = 1, @fence = [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key AND [Token] = @token;
+        SELECT @found = 1, @fence = [Fence], @expires = [ExpiresAt] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @key AND [Token] = @token;
         IF @found = 0 BREAK;
         IF @fence >= @clock - 1000 AND @fence <= @clock + 86400000000
         BEGIN
@@ -57,7 +58,11 @@ BEGIN TRY
         --+     deleted.[Fence], @now, 'released'
         --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
         WHERE [ServiceKey] = @key AND [Token] = @token AND ([Fence] = @fence OR [Fence] IS NULL OR @tries = 3);
-        IF @@ROWCOUNT > 0 BREAK;
+        IF @@ROWCOUNT > 0
+        BEGIN
+            IF @expires > @now SET @held = 1;
+            BREAK;
+        END;
     END;
 END TRY
 BEGIN CATCH
@@ -93,4 +98,4 @@ BEGIN CATCH
     SET @next = @last;
 END CATCH;
 
-SELECT @next AS [Next];
+SELECT @next AS [Next], @held AS [Held];

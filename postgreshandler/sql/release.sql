@@ -3,7 +3,8 @@
 -- Arguments: $1 key, $2 token, $3 whether to be quiet; and of a handler that keeps a history, whose lines are marked
 -- with +: $4 whether what ran failed, $5 how many seconds the history is kept.
 --
--- Result: one row if the claim was there, else none: next, which is empty, and told. Releasing what is not held is no error.
+-- Result: one row if the claim was there, else none: next, which is empty, held, which says whether it had not expired, and
+-- told. Releasing what is not held is no error.
 --
 -- None is to be asked again, once: the claim's own grant may have come in while this waited at the gate, and its row is then
 -- none that this statement can see. The next one sees all that was committed before the gate was had.
@@ -77,4 +78,6 @@ WITH gate AS MATERIALIZED (
 --+     USING old
 --+     WHERE h.service_key = old.service_key AND h.granted_at = old.granted_at AND h.token = old.token
 )
-SELECT '' AS next, CASE WHEN NOT $3::boolean THEN pg_notify('loki:public.loki_lockings', $1::text)::text END AS told FROM mine;
+SELECT '' AS next, mine.expires_at > clock.now AS held,
+    CASE WHEN NOT $3::boolean THEN pg_notify('loki:public.loki_lockings', $1::text)::text END AS told
+FROM mine, clock;

@@ -225,12 +225,17 @@ func Unavailable(err error) error {
 	return markedUnavailable{err}
 }
 
-// IsUnavailable reports whether the Locker takes a handler's error for an outage of its store rather than for
-// somebody's mistake: an error marked with [Unavailable], or a plain network error (any [net.Error], io.EOF,
-// io.ErrUnexpectedEOF, [net.ErrClosed], or a deadline).
+// IsUnavailable reports whether the Locker takes a handler's error for an outage of its store rather than for a permanent
+// error: an error marked with [Unavailable], or a plain network error (any [net.Error], io.EOF, io.ErrUnexpectedEOF,
+// [net.ErrClosed], or a deadline). A TLS alert, though a net.Error, is none: it refuses a certificate or a version, and
+// will refuse it again.
 func IsUnavailable(err error) bool {
-	var marked markedUnavailable
-	var netErr net.Error
-	return errors.As(err, &marked) || errors.As(err, &netErr) || // context.DeadlineExceeded is a net.Error
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+	if _, marked := errors.AsType[markedUnavailable](err); marked {
+		return true
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" { // crypto/tls does not export alerts
+		return op.Err.Error() == "tls: internal error" // a proxy without a server behind it
+	}
+	_, network := errors.AsType[net.Error](err) // context.DeadlineExceeded is one
+	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }

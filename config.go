@@ -73,8 +73,8 @@ type Config struct {
 
 	// PrimaryTimeout and SecondaryTimeout bound every single call of the handler, whatever its own client's
 	// settings, even if it ignores its context. Zero means [DefaultPrimaryTimeout] and [DefaultSecondaryTimeout]. An
-	// acquisition gives the primary at most a third of the expiry too, and at most half of what is left of ctx or of
-	// the wait if there is a secondary to go to.
+	// acquisition gives the primary at most a third of the expiry too, and at most half of what is left of ctx if there is
+	// a secondary to go to.
 	PrimaryTimeout, SecondaryTimeout time.Duration
 
 	// Holder is what people see as the holder of this Locker's locks, in stores and in busy errors. It identifies

@@ -103,25 +103,6 @@ func TestWait_LongerThanTheExpiry(t *testing.T) {
 	})
 }
 
-func TestWait_LimitInAnOutage(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker(alone)
-		r.primary.hang()
-		start := time.Now()
-		err := l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), loki.WithWait(300*time.Millisecond))
-		require.ErrorIs(t, err, loki.ErrUnavailable)
-		require.NotErrorIs(t, err, loki.ErrBusy)
-		require.Equal(t, 300*time.Millisecond, time.Since(start))
-
-		both := r.locker()
-		var out loki.Outcome
-		require.NoError(t, both.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { return nil },
-			loki.WithWait(300*time.Millisecond), loki.WithOutcome(&out)))
-		require.Equal(t, "secondary", out.Store)
-		require.Equal(t, 150*time.Millisecond, out.Waited, "half of the wait is the secondary's")
-	})
-}
-
 func TestWait_AnOutageEndsEveryWait(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)

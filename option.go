@@ -50,8 +50,11 @@ func WithResource(name string) Option {
 }
 
 // WithWait waits for a busy lock for up to max instead of skipping; 0 or less skips, [UntilDone] waits as long as ctx.
-// Callers of one Locker that wait for one key are served in order. When the time is up the error matches [ErrBusy],
-// or [ErrUnavailable] if no store had answered by then. A store that cannot be reached ends the wait at once.
+// Callers of one Locker that wait for one key are served in order.
+//
+// max bounds the waiting, not an attempt: the first one gets as much time as that of a call without a wait, and one that
+// has begun when max is over is completed. When the wait is over without the lock the error matches [ErrBusy]. A store that
+// is unavailable, where no other can decide, ends every wait at once with [ErrUnavailable].
 func WithWait(max time.Duration) Option {
 	return func(o *options) error {
 		o.wait = max

@@ -1,7 +1,5 @@
 package loki_test
 
-// This file is how a waiter is woken: by the store's notifier, by the holder's expiry, and by neither.
-
 import (
 	"context"
 	"errors"
@@ -281,4 +279,182 @@ func TestWait_EverybodyIsServedOnce(t *testing.T) {
 		}
 		r.requireNobodyListens()
 	})
+}
+
+// A limit bounds the waiting: the attempt of a call with a wait gets as much time as that of a call without.
+func TestWaitLimitNeverCutsAnAttemptShort(t *testing.T) {
+	slow := func(d time.Duration) lokitest.Fault { return lokitest.Fault{Before: lokitest.Pause{For: d}} }
+	for name, c := range map[string]struct {
+		change             func(*loki.Config)
+		primary, secondary lokitest.Fault
+		took               time.Duration
+	}{
+		"alone":               {alone, slow(5 * time.Millisecond), lokitest.Fault{}, 5 * time.Millisecond},
+		"async":               {func(*loki.Config) {}, slow(5 * time.Millisecond), lokitest.Fault{}, 5 * time.Millisecond},
+		"sync":                {inSync, slow(5 * time.Millisecond), slow(7 * time.Millisecond), 12 * time.Millisecond},
+		"sync, secondary":     {inSync, lokitest.Fault{}, slow(5 * time.Millisecond), 5 * time.Millisecond},
+		"fallback":            {func(*loki.Config) {}, lokitest.Fault{Err: errDown}, slow(5 * time.Millisecond), 5 * time.Millisecond},
+		"fallback, no answer": {inSync, slow(longest), slow(5 * time.Millisecond), loki.DefaultPrimaryTimeout + 5*time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(c.change)
+				r.primary.faults.Set(lokitest.OpLock, c.primary)
+				r.secondary.faults.Set(lokitest.OpLock, c.secondary)
+				require.Equal(t, c.took, r.requireRan(l, loki.WithWait(3*time.Millisecond)).Waited)
+			})
+		})
+	}
+}
+
+// Nobody behind another caller of the process is without an answer of its own, either.
+func TestWaitLimitEndsBeforeTheFirstAnswer(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		slow := lokitest.Fault{Before: lokitest.Pause{For: 50 * time.Millisecond}}
+		r.primary.faults.Set(lokitest.OpLock, slow)
+		var wg sync.WaitGroup
+		var ran atomic.Int32
+		for range 10 {
+			wg.Go(func() {
+				err := l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+					ran.Add(1)
+					time.Sleep(time.Second)
+					return nil
+				}, loki.WithWait(3*time.Millisecond))
+				require.NoError(t, loki.IgnoreBusy(err))
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, 1, ran.Load())
+
+		r.primary.hang()
+		start := time.Now()
+		for range 10 {
+			wg.Go(func() {
+				err := l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), loki.WithWait(3*time.Millisecond))
+				require.ErrorIs(t, err, loki.ErrUnavailable)
+				require.NotErrorIs(t, err, loki.ErrBusy, "an outage must not look like contention")
+			})
+		}
+		wg.Wait()
+		require.LessOrEqual(t, time.Since(start), 3*time.Millisecond+loki.DefaultPrimaryTimeout)
+		require.Len(t, r.events(loki.KindUnavailable), 10)
+	})
+}
+
+// The holder releases around the moment at which the waits of the others end, and every attempt takes a while.
+func TestWaitEndsBusyBehindAHolder(t *testing.T) {
+	for name, change := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}, "sync": inSync} {
+		for where, another := range map[string]bool{"in this process": false, "in another": true} {
+			t.Run(name+"/"+where, func(t *testing.T) {
+				inRig(t, func(t *testing.T, r *rig) {
+					l := r.locker(change)
+					holder := l
+					if another {
+						holder = r.locker(change)
+					}
+					const limit = 100 * time.Millisecond
+					for early := -3 * time.Millisecond; early <= 3*time.Millisecond; early += time.Millisecond / 2 {
+						ls, err := holder.Acquire(t.Context(), time.Minute)
+						require.NoError(t, err)
+						synctest.Wait() // for the mirror write, which another test slows down
+						r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 2 * time.Millisecond}})
+						var wg sync.WaitGroup
+						wg.Go(func() {
+							time.Sleep(limit - early)
+							_ = ls.Release(t.Context())
+						})
+						start := time.Now()
+						for range 5 {
+							wg.Go(func() {
+								err := l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+									time.Sleep(time.Second)
+									return nil
+								}, loki.WithWait(limit))
+								if err != nil {
+									require.ErrorIs(t, err, loki.ErrBusy, "the holder released %v before the limit", early)
+									require.NotErrorIs(t, err, loki.ErrUnavailable)
+									require.Less(t, time.Since(start), limit+5*time.Millisecond)
+								}
+							})
+						}
+						// One whose context ends in the queue learns both.
+						wg.Go(func() {
+							ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errFn)
+							defer cancel()
+							err := l.ExecuteWithinLock(ctx, time.Minute, func(context.Context) error { return nil }, loki.WithWait(loki.UntilDone))
+							if err != nil {
+								require.ErrorIs(t, err, loki.ErrBusy)
+								require.ErrorIs(t, err, context.DeadlineExceeded)
+								require.ErrorIs(t, err, errFn)
+							}
+						})
+						wg.Wait()
+						r.primary.heal()
+						time.Sleep(time.Minute)
+						r.requireEmpty()
+					}
+					for _, kind := range []loki.EventKind{loki.KindUnavailable, loki.KindFellBack, loki.KindLost} {
+						require.Empty(t, r.events(kind), "nobody is paged for contention")
+					}
+				})
+			})
+		}
+	}
+}
+
+// An outage that only the caller's own deadline or expiry makes is not one for the others.
+func TestWaitOfACallerWithoutTimeEndsNoOther(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.plant(t, foreign(10*time.Second))
+		r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 10 * time.Millisecond}})
+		r.secondary.fail(errDown)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			err := l.ExecuteWithinLock(t.Context(), loki.MinExpiry, mustNotRun(t), loki.WithWait(loki.UntilDone))
+			require.ErrorIs(t, err, loki.ErrUnavailable)
+			require.ErrorContains(t, err, "left no more time")
+		})
+		synctest.Wait()
+		wg.Go(func() { r.requireRan(l, loki.WithWait(loki.UntilDone)) })
+		wg.Wait()
+		require.Empty(t, r.events(loki.KindFellBack))
+	})
+}
+
+// The same with a real server, 5 ms away.
+func TestWaitOnAServerFarAwayIsNoOutage(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t)
+	proxy, through := r.proxy()
+	const away = 5 * time.Millisecond
+	proxy.Delay(away)
+	log := &eventLog{}
+	l := instance(t, r.handler(through), nil, watched(log))
+	requireRuns(t, l) // connects
+	for range 20 {
+		out := requireRuns(t, l, loki.WithWait(away/2))
+		require.GreaterOrEqual(t, out.Waited, away)
+	}
+	const limit = 20 * time.Millisecond
+	for i := range 40 {
+		ls, err := l.Acquire(t.Context(), time.Minute)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				err := l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { return nil }, loki.WithWait(limit))
+				if err != nil && !errors.Is(err, loki.ErrBusy) {
+					t.Errorf("neither run nor busy: %v", err)
+				}
+			})
+		}
+		time.Sleep(limit - away + time.Duration(i)*away/40) // some release before the limit, some after
+		require.NoError(t, ls.Release(t.Context()))
+		wg.Wait()
+	}
+	require.Empty(t, log.of(loki.KindUnavailable))
+	r.requireEmpty()
 }

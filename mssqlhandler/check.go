@@ -28,7 +28,8 @@ var (
 
 // Check says at start-up whether a handler made with the same options could work: whether the table is there with the
 // columns, types, collation and key that it needs, likewise that of a history, whether this login may read and write
-// them, and whether what its sessions do is committed. It returns every fault at once, each in a sentence that says what to run, or nil. It changes nothing.
+// them, whether the database can be written to (a readable secondary replica cannot), and whether what its sessions do is
+// committed. It returns every fault at once, each in a sentence that says what to run, or nil. It changes nothing.
 //
 // A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true: whether that is a reason not to
 // start is the caller's to say. ctx bounds all of it. The database stays open.
@@ -50,12 +51,15 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...Option) error {
 		}
 		found = append(found, told...)
 	}
-	_, err = db.ExecContext(ctx, sqlhandler.Text(sessionSQL, false))
-	if hasNumber(err, implicitTransactions) {
-		_, advice := judge(err)
-		found = append(found, fmt.Errorf("mssqlhandler: %s: %w", advice, err))
-	} else if err != nil {
+	var implicit, readOnly bool
+	if err := db.QueryRowContext(ctx, sqlhandler.Text(sessionSQL, false)).Scan(&implicit, &readOnly); err != nil {
 		return explainLook(ctx, s.table, err)
+	}
+	if implicit {
+		found = append(found, errors.New("mssqlhandler: the session has IMPLICIT_TRANSACTIONS on: "+leaveImplicitOut))
+	}
+	if readOnly {
+		found = append(found, errors.New("mssqlhandler: the database is read-only: "+writable))
 	}
 	return errors.Join(found...)
 }

@@ -8,6 +8,7 @@ import (
 	"database/sql/driver"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func TestCheckTellsAnOutageFromAFault(t *testing.T) {
 	require.True(t, loki.IsUnavailable(err))
 	requireCause(t, number(40613), err)
 
-	s.answer = always([]resultSet{{columns: make([]string, 6)}}, nil)
+	s.answer = s.looks(nil, nil, 0, 0)
 	err = mssqlhandler.Check(t.Context(), db)
 	require.ErrorContains(t, err, "no such table")
 	require.False(t, loki.IsUnavailable(err))
@@ -67,21 +68,50 @@ func TestCheckNamesTheMissingGrant(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, s, db := newStub(t, nil)
-			s.answer = func(call int) ([]resultSet, error) {
-				statement := s.calls[call].statement
-				switch {
-				case strings.Contains(statement, "sys.columns"):
-					return []resultSet{{columns: make([]string, 6)}}, nil
-				case strings.HasPrefix(statement, "SELECT 1 FROM [dbo].[LokiLockings]"):
-					return nil, c.read
-				}
-				rows := [][]driver.Value{{"a]b", "SELECT", int64(1)}, {"a]b", "INSERT", int64(0)}, {"a]b", "UPDATE", int64(0)}, {"a]b", "DELETE", int64(1)}}
-				return []resultSet{{columns: make([]string, 3), rows: rows}}, nil
-			}
+			s.answer = s.looks([]string{"INSERT", "UPDATE"}, c.read, 0, 0)
 			err := mssqlhandler.Check(t.Context(), db)
 			require.ErrorContains(t, err, c.says)
 			require.NotContains(t, err.Error(), c.not)
 		})
+	}
+}
+
+// A readable secondary replica has the table and the rights, and refuses every write. Public reports of the kind, from
+// other databases:
+// https://github.com/vgarvardt/gue/issues/202
+// https://github.com/timgit/pg-boss/issues/209
+func TestCheckNamesADatabaseThatCannotBeWritten(t *testing.T) {
+	_, s, db := newStub(t, nil)
+	s.answer = s.looks(nil, nil, 0, 1)
+	err := mssqlhandler.Check(t.Context(), db)
+	require.ErrorContains(t, err, "the database is read-only: connect to the primary replica, by the availability group's listener and without ApplicationIntent=ReadOnly")
+	require.NotContains(t, err.Error(), "IMPLICIT_TRANSACTIONS")
+	require.False(t, loki.IsUnavailable(err))
+
+	s.answer = s.looks([]string{"DELETE"}, nil, 1, 1)
+	err = mssqlhandler.Check(t.Context(), db)
+	for _, says := range []string{"the database is read-only", "leave SET IMPLICIT_TRANSACTIONS ON out", "run GRANT DELETE ON [dbo].[LokiLockings] TO [a]]b]"} {
+		require.ErrorContains(t, err, says, "every fault at once")
+	}
+}
+
+// looks answers what Check asks of a table that the catalog does not show to the user a]b: the rights that are missing, the
+// error of reading the table, and whether the session has implicit transactions and the database is read-only.
+func (s *stub) looks(missing []string, read error, implicit, readOnly int64) func(int) ([]resultSet, error) {
+	return func(call int) ([]resultSet, error) {
+		switch statement := s.calls[call].statement; {
+		case strings.Contains(statement, "sys.columns"):
+			return []resultSet{{columns: make([]string, 6)}}, nil
+		case strings.HasPrefix(statement, "SELECT 1 FROM [dbo].[LokiLockings]"):
+			return nil, read
+		case strings.Contains(statement, "ReadOnly"):
+			return []resultSet{{columns: make([]string, 2), rows: [][]driver.Value{{implicit, readOnly}}}}, nil
+		}
+		answer := resultSet{columns: make([]string, 3)}
+		for _, right := range []string{"SELECT", "INSERT", "UPDATE", "DELETE"} {
+			answer.rows = append(answer.rows, []driver.Value{"a]b", right, !slices.Contains(missing, right)})
+		}
+		return []resultSet{answer}, nil
 	}
 }
 

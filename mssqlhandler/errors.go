@@ -5,6 +5,7 @@ package mssqlhandler
 
 import (
 	"errors"
+	"net"
 	"slices"
 	"strings"
 
@@ -29,19 +30,29 @@ func judge(err error) (sqlhandler.Verdict, string) {
 	case hasNumber(err, overflow):
 		return sqlhandler.Mistake, "no fence is left, a claim brought the largest there is: delete the row"
 	case hasNumber(err, implicitTransactions):
-		return sqlhandler.Mistake, "a claim would stand in a transaction that nobody commits: leave SET IMPLICIT_TRANSACTIONS ON out of what the connections begin with, or open a database for the handler alone"
+		return sqlhandler.Mistake, leaveImplicitOut
 	case hasNumber(err, wrongDatabase...):
 		return sqlhandler.Mistake, "the server has no such database for this login: see the data source name, and whether the login is a user of the database"
 	case hasNumber(err, firewall...):
-		return sqlhandler.Mistake, "the server does not let this machine in: see its firewall's rules"
+		return sqlhandler.Mistake, "the server does not let this machine in: see its firewall's rules, those of its virtual network, and the server's name"
 	case hasNumber(err, victims...):
 		return sqlhandler.Again, ""
 	case errors.As(err, &stream), errors.As(err, &server):
 		return sqlhandler.Broken, ""
 	case hasNumber(err, unopened...):
 		return sqlhandler.Unavailable, "the database cannot be opened: it is failing over or offline, or is not the one that the data source name means"
-	case hasNumber(err, outages...), isSevere(err), isCutConnect(err):
+	case hasNumber(err, replica...):
+		return sqlhandler.Unavailable, "the database cannot be written to here: " + writable
+	case hasNumber(err, outages...), isSevere(err), begins(err, "failed to send "):
 		return sqlhandler.Unavailable, ""
+	case isCutHandshake(err):
+		return sqlhandler.Unavailable, "the server ended the TLS handshake: it is down behind what answers for it, or has no TLS of this kind (encrypt=strict needs SQL Server 2022)"
+	case isCertificate(err):
+		return sqlhandler.Mistake, "the server's certificate is not accepted: see certificate, hostNameInCertificate and TrustServerCertificate in the data source name"
+	case isTLS(err):
+		return sqlhandler.Mistake, "this client and the server do not agree on TLS: see encrypt and tlsmin in the data source name, and whether the server asks for a client certificate"
+	case begins(err, notTDS...):
+		return sqlhandler.Mistake, "what answers is not a SQL Server, or one that wants encrypt=strict: see the host and the port in the data source name"
 	case hasNumber(err, refusedLogin...): // the last number where the database could not be opened, too
 		return sqlhandler.Mistake, "the server does not let this login in: see the user and the password in the data source name, and whether the login is disabled, locked or expired"
 	case isOfServer(err):
@@ -52,6 +63,12 @@ func judge(err error) (sqlhandler.Verdict, string) {
 
 // askCheck is the advice for an error whose number is not known here. Some servers have one for nearly all of them.
 const askCheck = "mssqlhandler.Check says whether the table and the rights are as they have to be"
+
+// Advice that Check gives too.
+const (
+	leaveImplicitOut = "a claim would stand in a transaction that nobody commits: leave SET IMPLICIT_TRANSACTIONS ON out of what the connections begin with, or open a database for the handler alone"
+	writable         = "connect to the primary replica, by the availability group's listener and without ApplicationIntent=ReadOnly; a database that was set to read-only needs ALTER DATABASE ... SET READ_WRITE"
+)
 
 // Numbers of SQL Server that are mistakes, with a sentence of their own.
 const (
@@ -67,8 +84,8 @@ const implicitTransactions = 50007
 // wrongDatabase are those of a database that is not there, or that the login may not enter.
 var wrongDatabase = []int32{911, 916}
 
-// firewall are those of Azure's: an address that is not allowed, and a server that takes none from outside.
-var firewall = []int32{40615, 47073}
+// firewall are those of Azure's: an address or a network that is not allowed, and a server that takes none from outside.
+var firewall = []int32{40532, 40615, 40914, 47073}
 
 // refusedLogin are those of a login that is refused as it is: a wrong name or password, a domain that is not trusted,
 // disabled, locked, expired.
@@ -94,9 +111,8 @@ var outages = []int32{
 	596,                     // the session was killed
 	617, 669, 671, 701, 802, // memory, and what is cached in it
 	921, 922, 923, 924, 926, 927, 942, 945, 952, 954, 955, // the database is recovering, restricted, offline, a mirror
-	976, 978, 979, 982, 983, 988, // the replica is not, or not yet, the primary
+	988,                    // the replica is not ready
 	1105, 1204, 1221, 9002, // space, locks and log are used up
-	3906,       // read-only: the primary has become a secondary under an open connection
 	3966, 3980, // the transaction was ended from outside
 	4221,             // the secondary is not ready for logins
 	6005,             // shutting down
@@ -110,6 +126,10 @@ var outages = []int32{
 	42108, 42109, 45156, 45157, 45161, 45168, 45169, 45182, // a pool or server that is paused, waking or busy
 	49918, 49919, 49920, 49977, 49983, // too many operations
 }
+
+// replica are those of a replica that is not, or not yet, the primary, and of a database that cannot be written to. In a
+// failover the primary becomes a secondary under an open connection (3906).
+var replica = []int32{976, 978, 979, 982, 983, 3906}
 
 const unfixableSeverity = 17
 
@@ -134,18 +154,40 @@ func isSevere(err error) bool {
 	return errors.As(err, &e) && e.Class >= unfixableSeverity
 }
 
-// isCutConnect recognises the failures that the driver tells as text alone, with the cause formatted into it: a
-// handshake that was cut, as by a load balancer whose servers are down, and a send that failed while its retries are
-// switched off. A handshake that failed over a certificate is somebody's mistake and has none of these endings.
-func isCutConnect(err error) bool {
+// handshake is what go-mssqldb's errors of a TLS handshake begin with. Without encrypt=strict their cause is in the text
+// alone.
+const handshake = "TLS Handshake failed: "
+
+// isCutHandshake recognises a handshake that the other side ended without a word, as a load balancer does whose servers
+// are down, and a server that expects no handshake.
+func isCutHandshake(err error) bool {
+	if !begins(err, handshake) {
+		return false
+	}
+	s := err.Error()
+	return strings.HasSuffix(s, "EOF") || strings.HasSuffix(s, "connection reset by peer") || strings.HasSuffix(s, "broken pipe") ||
+		strings.HasSuffix(s, "i/o timeout") || strings.HasSuffix(s, "forcibly closed by the remote host.") ||
+		strings.HasSuffix(s, "remote error: tls: internal error")
+}
+
+func isCertificate(err error) bool {
+	return begins(err, handshake) && (strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "failed to verify certificate"))
+}
+
+// isTLS also recognises an alert that comes after the handshake, which is when a server with TLS 1.3 asks for a certificate.
+func isTLS(err error) bool {
+	alert, ok := errors.AsType[*net.OpError](err)
+	return begins(err, handshake, "server does not support encryption") || ok && alert.Op == "remote error"
+}
+
+// notTDS are what go-mssqldb says of a first answer that it cannot read.
+var notTDS = []string{"invalid respones, expected packet type 4", "invalid packet size", "invalid empty PRELOGIN", "invalid buffer, invalid prelogin", "encrypt negotiation failed"}
+
+// begins reports whether err, or an error that it wraps, begins with one of the driver's sentences.
+func begins(err error, sentences ...string) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
-		s := err.Error()
-		if strings.HasPrefix(s, "failed to send ") {
+		if slices.ContainsFunc(sentences, func(s string) bool { return strings.HasPrefix(err.Error(), s) }) {
 			return true
-		}
-		if strings.HasPrefix(s, "TLS Handshake failed: ") {
-			return strings.HasSuffix(s, "EOF") || strings.HasSuffix(s, "connection reset by peer") ||
-				strings.HasSuffix(s, "broken pipe") || strings.HasSuffix(s, "i/o timeout") || strings.HasSuffix(s, "forcibly closed by the remote host.")
 		}
 	}
 	return false

@@ -39,7 +39,7 @@ var extendClauses = []clause{
 				c, first := p.take(p.key(short.String()), short)
 				c.Expiry = lasting
 				a := p.extend(c)
-				if !a.held && a.answered.Before(first.sent.Add(short)) {
+				if !a.held && certainlyBefore(a.answered, first.sent.Add(short)) {
 					p.fail("Extend of %q was refused to its holder, %v before its expiry.", c.Key, first.sent.Add(short).Sub(a.answered))
 				}
 				if a.held {

@@ -81,15 +81,15 @@ var releasedClauses = []clause{
 				first := p.mustLock(c, "although nobody held it")
 				c.Expiry = 3 * short
 				a := p.release(c)
-				if a.answered.After(first.sent.Add(short)) {
+				if !certainlyBefore(a.answered, first.sent.Add(short)) {
 					continue
 				}
 				next := p.mirrored(c.Key, lasting)
 				p.mustTell(p.mustGrant(next, "after its holder had released it").Released, c, "after one release")
 				sleepUntil(a.sent.Add(2 * short))
 				late := p.ask(next, p.byGrant(next))
-				if past := late.answered.Sub(a.sent); past < c.Expiry && late.grant.Released != c.Token {
-					p.fail("%v after its release, the token of a mirrored claim is no longer remembered; the expiry that Release was given is %v.", past, c.Expiry)
+				if certainlyBefore(late.answered, a.sent.Add(c.Expiry)) && late.grant.Released != c.Token {
+					p.fail("%v after its release, the token of a mirrored claim is no longer remembered; the expiry that Release was given is %v.", late.answered.Sub(a.sent), c.Expiry)
 				}
 				return
 			}

@@ -62,14 +62,15 @@ func (p *probe) release(c loki.Claim) answer {
 
 // mustStayHeld demands that nobody else gets key before end. It asks until then, and a last time just before it.
 //
-// What is granted to an answer that came after end proves nothing: a slow machine cannot fail a good store.
+// What is granted to an answer that came after end proves nothing: a slow machine cannot fail a good store, nor can
+// one whose wall clock is corrected meanwhile.
 func (p *probe) mustStayHeld(key string, end time.Time) {
 	const lastLook = 250 * time.Microsecond
 	rival := p.claim(key, lasting)
 	pace := max(time.Until(end)/50, 2*time.Millisecond)
 	for {
 		a := p.lock(rival)
-		if a.held && a.answered.Before(end) {
+		if a.held && certainlyBefore(a.answered, end) {
 			p.fail("Lock of %q was granted to a second token %v before the first one's expiry was over.", key, end.Sub(a.answered))
 		}
 		left := time.Until(end) - lastLook
@@ -95,6 +96,13 @@ func (p *probe) mustGetFree(rival loki.Claim, end time.Time) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// certainlyBefore reports whether a is before b by the wall clock too. A store counts an expiry by a wall clock, usually by
+// that of this machine, which may be set forward or run fast for a while, as when a virtual machine resumes. Go's monotonic
+// clock does neither.
+func certainlyBefore(a, b time.Time) bool {
+	return a.Before(b) && a.Round(0).Before(b.Round(0)) // Round(0) strips the monotonic reading
 }
 
 // expiredBy is the moment from which a claim that a brought is over: the store counted from no later than the answer.

@@ -25,7 +25,7 @@ type watched struct {
 	t         *testing.T
 	master    *redistest.Server
 	proxies   []*faultproxy.Proxy
-	sentinels []string
+	sentinels []*redistest.Server
 }
 
 func startWatched(t *testing.T) *watched {
@@ -35,15 +35,13 @@ func startWatched(t *testing.T) *watched {
 		redistest.StartReplica(t, proxy.Addr())
 		w.proxies = append(w.proxies, proxy)
 	}
-	for _, s := range redistest.StartSentinels(t, "locks", w.master, 2) {
-		w.sentinels = append(w.sentinels, s.Addr())
-	}
+	w.sentinels = redistest.StartSentinels(t, "locks", w.master, 2)
 	return w
 }
 
 // client is a client as an application has it.
 func (w *watched) client() *redis.Client {
-	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "locks", SentinelAddrs: w.sentinels})
+	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "locks", SentinelAddrs: addrs(w.sentinels)})
 	w.t.Cleanup(func() { require.NoError(w.t, client.Close()) })
 	return client
 }
@@ -89,8 +87,10 @@ func TestSentinelFailover(t *testing.T) {
 	_, err = confirmed.Grant(t.Context(), refused)
 	requireUnavailable(t, err, "0 of 1 replicas acknowledged")
 
+	redistest.AllowFailover(t, "locks", w.sentinels, true)
 	w.master.Kill()
 	awaitMaster(t, plain, "probe")
+	redistest.AllowFailover(t, "locks", w.sentinels, false)
 
 	t.Run("a lock that a replica had acknowledged is still held", func(t *testing.T) {
 		require.Eventually(t, func() bool { // the other replica has to find the new master first
@@ -128,10 +128,8 @@ func TestSentinelSwitch(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	redistest.StartReplica(t, master.Addr())
-	w := &watched{t: t, master: master}
 	sentinels := redistest.StartSentinels(t, "locks", master, 1)
 	for _, s := range sentinels {
-		w.sentinels = append(w.sentinels, s.Addr())
 		for _, command := range documented(t, "sentinel", "ACL SETUSER") {
 			require.NoError(t, s.Client(t).Do(t.Context(), command...).Err())
 		}
@@ -139,7 +137,7 @@ func TestSentinelSwitch(t *testing.T) {
 		_ = s.Client(t).Do(t.Context(), "SENTINEL", "DEBUG", "INFO-PERIOD", 300, "PUBLISH-PERIOD", 300).Err()
 	}
 	client := redis.NewFailoverClient(&redis.FailoverOptions{
-		MasterName: "locks", SentinelAddrs: w.sentinels, SentinelUsername: "finder", SentinelPassword: "secret",
+		MasterName: "locks", SentinelAddrs: addrs(sentinels), SentinelUsername: "finder", SentinelPassword: "secret",
 	})
 	defer func() { require.NoError(t, client.Close()) }()
 	h := redishandler.New(client, redishandler.WithReplicaAck(1, time.Second))
@@ -148,7 +146,7 @@ func TestSentinelSwitch(t *testing.T) {
 	told, err := h.Notify(t.Context(), "k")
 	require.NoError(t, err)
 
-	sentinel := redis.NewSentinelClient(&redis.Options{Addr: w.sentinels[0]})
+	sentinel := redis.NewSentinelClient(&redis.Options{Addr: sentinels[0].Addr()})
 	defer func() { require.NoError(t, sentinel.Close()) }()
 	require.Eventually(t, func() bool { // the sentinels may still be of two minds
 		return sentinel.Failover(t.Context(), "locks").Err() == nil
@@ -175,6 +173,14 @@ func TestSentinelSwitch(t *testing.T) {
 		}
 	}, failoverPatience, 10*time.Millisecond)
 	require.Eventually(t, func() bool { return h.Release(t.Context(), c) == nil }, failoverPatience, 10*time.Millisecond)
+}
+
+func addrs(servers []*redistest.Server) []string {
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr())
+	}
+	return addrs
 }
 
 func portOf(s *redistest.Server) string {

@@ -15,9 +15,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SentinelDownAfter is how long a master may be silent before a sentinel of [StartSentinels] takes it for down. A
-// failover takes some two seconds more.
-const SentinelDownAfter = 500 * time.Millisecond
+// How long a master may be silent before a sentinel takes it for down: forever in effect, or, where
+// [AllowFailover] says so, so briefly that a failover takes some three seconds.
+const (
+	sentinelPatience  = time.Hour
+	sentinelDownAfter = 500 * time.Millisecond
+)
 
 // topologyTimeout is for servers to agree on who they are. A cluster takes three seconds on an idle machine.
 const topologyTimeout = 30 * time.Second
@@ -37,7 +40,9 @@ func StartReplica(tb TB, master string, args ...string) *Server {
 }
 
 // StartSentinels starts three sentinels that watch a master, its replicas and each other under a name, and of which two
-// have to agree. It returns when all of them know all others. The replicas must be there.
+// have to agree. It returns when all of them know all others. The replicas must be there. The sentinels replace the master
+// only when a test asks for it: on a busy machine a healthy server may be silent for long, and a failover that no test
+// expects loses its last writes.
 func StartSentinels(tb TB, name string, master *Server, replicas int) []*Server {
 	tb.Helper()
 	var err error
@@ -60,6 +65,18 @@ func StartSentinels(tb TB, name string, master *Server, replicas int) []*Server 
 	return nil
 }
 
+// AllowFailover has the sentinels of [StartSentinels] replace a master that is silent, or no longer do so.
+func AllowFailover(tb TB, name string, sentinels []*Server, allow bool) {
+	tb.Helper()
+	downAfter := sentinelPatience
+	if allow {
+		downAfter = sentinelDownAfter
+	}
+	for _, s := range sentinels {
+		do(tb, s.Client(tb), "SENTINEL", "SET", name, "down-after-milliseconds", downAfter.Milliseconds())
+	}
+}
+
 // startSentinels introduces the sentinels to each other in their configuration. They would find each other by messages
 // as well, in some seconds.
 func startSentinels(tb TB, name string, master *Server) ([]*Server, error) {
@@ -77,7 +94,7 @@ func startSentinels(tb TB, name string, master *Server) ([]*Server, error) {
 		var config strings.Builder
 		fmt.Fprintf(&config, "sentinel myid %s\nsentinel monitor %s 127.0.0.1 %d 2\n", ids[i], name, master.port)
 		fmt.Fprintf(&config, "sentinel down-after-milliseconds %s %d\nsentinel failover-timeout %s 5000\nsentinel parallel-syncs %s 9\n",
-			name, SentinelDownAfter.Milliseconds(), name, name)
+			name, sentinelPatience.Milliseconds(), name, name)
 		for j, other := range sentinels {
 			if j != i {
 				fmt.Fprintf(&config, "sentinel known-sentinel %s 127.0.0.1 %d %s\n", name, other.port, ids[j])

@@ -25,6 +25,7 @@ func TestSentinelsPromoteAReplica(t *testing.T) {
 	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "locks", SentinelAddrs: addrs})
 	defer func() { require.NoError(t, client.Close()) }()
 	require.NoError(t, client.Set(t.Context(), "other", "v", 0).Err())
+	redistest.AllowFailover(t, "locks", sentinels, true)
 	master.Kill()
 	require.Eventually(t, func() bool { return client.Set(t.Context(), "another", "v", 0).Err() == nil }, failoverPatience, 10*time.Millisecond)
 	require.Equal(t, "v", replica.Client(t).Get(t.Context(), "k").Val())

@@ -148,8 +148,11 @@ func explainLook(ctx context.Context, table mssqlname.Table, err error) error {
 		advice += ": "
 	}
 	told := fmt.Errorf("mssqlhandler: looking at %s: %s%w", table.Quoted(), advice, err)
-	if ctx.Err() == nil && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
-		return loki.Unavailable(told)
+	switch verdict {
+	case sqlhandler.Unavailable, sqlhandler.Broken, sqlhandler.Again:
+		if ctx.Err() == nil {
+			return loki.Unavailable(told)
+		}
 	}
 	return told
 }

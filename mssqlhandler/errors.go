@@ -40,7 +40,7 @@ func judge(err error) (sqlhandler.Verdict, string) {
 	case errors.As(err, &stream), errors.As(err, &server):
 		return sqlhandler.Broken, ""
 	case hasNumber(err, unopened...):
-		return sqlhandler.Unavailable, "the database cannot be opened: it is failing over or offline, or is not the one that the data source name means"
+		return sqlhandler.Unopened, "the server does not open this database: the name in the data source name is wrong, or the database is offline or failing over"
 	case hasNumber(err, replica...):
 		return sqlhandler.Unavailable, "the database cannot be written to here: " + writable
 	case hasNumber(err, outages...), isSevere(err), begins(err, "failed to send "):
@@ -91,8 +91,8 @@ var firewall = []int32{40532, 40615, 40914, 47073}
 // disabled, locked, expired.
 var refusedLogin = []int32{18450, 18452, 18456, 18470, 18486, 18487, 18488}
 
-// unopened are the outages of a login's database, or of its default one. In a failover the login says so first; a
-// misspelt name looks the same.
+// unopened are those of a login whose database, or default one, is not opened. In a failover, and while a server that has
+// started recovers the database, the login gets the same as with a misspelt name.
 var unopened = []int32{4060, 4064}
 
 // victims lost to another session and left nothing behind.

@@ -57,11 +57,11 @@ func TestOutages(t *testing.T) {
 		"handshake cut":     errors.New("TLS Handshake failed: cannot read handshake packet: EOF"),
 		"send failed":       errors.New("failed to send RPC: write: broken pipe"),
 		"severity":          mssql.Error{Number: 4242, Class: 17},
-		"before the last":   mssql.Error{Number: 18456, Class: 14, All: []mssql.Error{number(4060), number(18456)}},
+		"before the last":   mssql.Error{Number: 18456, Class: 14, All: []mssql.Error{number(40613), number(18456)}},
 		"wrapped by tracer": fmt.Errorf("traced: %w", number(40613)),
 	}
 	for _, n := range []int32{
-		40613, 40197, 40501, 40540, 10928, 10929, 49918, 49919, 49920, 4060, 4221, 233, 64, 10053, 10054, 10060,
+		40613, 40197, 40501, 40540, 10928, 10929, 49918, 49919, 49920, 4221, 233, 64, 10053, 10054, 10060,
 		976, 983, 3906, 1204, 1205, 1222, 3960, 596, 18401, 17142, 6005, 9002,
 	} {
 		outages[fmt.Sprint(n)] = number(n)
@@ -120,12 +120,26 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A login that could not open its database is an outage, since it may be failing over; it may be a misspelt name, too.
-func TestDatabaseThatCannotBeOpened(t *testing.T) {
-	h, _, db := newStub(t, always(nil, mssql.Error{Number: 18456, Class: 14, All: []mssql.Error{number(4060), number(18456)}}))
-	for _, err := range []error{operations["lock"](t.Context(), h), mssqlhandler.Check(t.Context(), db)} {
-		require.True(t, loki.IsUnavailable(err))
-		require.ErrorContains(t, err, "is not the one that the data source name means")
+// A login whose database is not opened gets the same error for a misspelt name as in a failover and while a server that has
+// started recovers its databases. A database that has answered once has the right name.
+func TestDatabaseThatIsNotOpened(t *testing.T) {
+	for _, n := range []int32{4060, 4064} {
+		unopened := mssql.Error{Number: 18456, Class: 14, All: []mssql.Error{number(n), number(18456)}}
+		for op, send := range operations {
+			h, s, db := newStub(t, always(nil, unopened))
+			for _, err := range []error{send(t.Context(), h), mssqlhandler.Check(t.Context(), db)} {
+				require.ErrorContains(t, err, "does not open this database: the name in the data source name is wrong, or", op)
+				require.False(t, loki.IsUnavailable(err), op)
+				requireCause(t, unopened, err)
+			}
+			s.answer = always(granted(4), nil)
+			_, err := h.Lock(t.Context(), claim)
+			require.NoError(t, err)
+			s.answer = always(nil, unopened)
+			err = send(t.Context(), h)
+			require.ErrorContains(t, err, "offline or failing over", op)
+			require.True(t, loki.IsUnavailable(err), op)
+		}
 	}
 }
 

@@ -75,8 +75,8 @@ func TestOpenEndsLoginsWithTheCall(t *testing.T) {
 	require.NoError(t, err)
 	before := runtime.NumGoroutine()
 	for range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		_, err = h.Lock(ctx, claim)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)

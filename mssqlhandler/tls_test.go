@@ -122,6 +122,7 @@ func TestRefusedLogins(t *testing.T) {
 		{[]int32{18456}, "see the user and the password", false},
 		{[]int32{18452}, "see the user and the password", false},
 		{[]int32{18488}, "see the user and the password", false},
+		{[]int32{4060, 18456}, "the name in the data source name is wrong", false},
 		{[]int32{916}, "no such database for this login", false},
 		{[]int32{40532}, "see its firewall's rules", false},
 		{[]int32{40615}, "see its firewall's rules", false},
@@ -135,7 +136,7 @@ func TestRefusedLogins(t *testing.T) {
 			for op, err := range connect(t, gatekeeper{encryption: encryptionNone, refusals: c.numbers}.start(t), nil) {
 				require.ErrorContains(t, err, c.advice, op)
 				require.Equal(t, c.unavailable, loki.IsUnavailable(err), "%s: %v", op, err)
-				requireNumber(t, c.numbers[0], err)
+				requireNumber(t, c.numbers[len(c.numbers)-1], err)
 			}
 		})
 	}

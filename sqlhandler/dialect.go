@@ -106,6 +106,10 @@ const (
 	// Unavailable means that the store cannot be reached, or cannot answer now.
 	Unavailable
 
+	// Unopened means that the server does not open the database, and does not say whether there is one of that name. It is
+	// a permanent error until the handler has had an answer, and unavailable from then on: the database was there.
+	Unopened
+
 	// Broken means that the connection broke, so that the call is worth repeating over another one. After that it is
 	// unavailable.
 	Broken

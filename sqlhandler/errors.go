@@ -53,6 +53,7 @@ func (h *Handler) do(ctx context.Context, op, key string, call func() error) err
 // explain says what happened to which key in which table, what to do about it, and whether it is an outage.
 func (h *Handler) explain(ctx context.Context, op, key string, err error) error {
 	if err == nil {
+		h.answered.Store(true)
 		return nil
 	}
 	if ended := ctx.Err(); ended != nil {
@@ -74,7 +75,12 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 
 // verdict is the dialect's, or that of what every database has in common.
 func (h *Handler) verdict(err error) Verdict {
-	if v, _ := h.dialect.Judge(err); v != Unknown {
+	switch v, _ := h.dialect.Judge(err); {
+	case v == Unopened && h.answered.Load():
+		return Unavailable
+	case v == Unopened:
+		return Mistake
+	case v != Unknown:
 		return v
 	}
 	if errors.Is(err, errOvertaken) {

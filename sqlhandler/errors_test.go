@@ -64,6 +64,23 @@ func TestErrorsAreWhatTheyMean(t *testing.T) {
 	}
 }
 
+// A database that has answered once is there, so that its name is not the reason.
+func TestUnopenedIsUnavailableAfterAnAnswer(t *testing.T) {
+	for op, send := range operations {
+		h, s := newStub(t, first(100, errUnopened))
+		err := send(t.Context(), h)
+		require.ErrorContains(t, err, "see its name", op)
+		require.False(t, loki.IsUnavailable(err), op)
+		require.Len(t, s.sent(), 1, op)
+
+		s.answer = first(0, nil, []driver.Value{int64(1)})
+		_, err = h.Extend(t.Context(), claim)
+		require.NoError(t, err, op)
+		s.answer = first(100, errUnopened)
+		require.True(t, loki.IsUnavailable(send(t.Context(), h)), op)
+	}
+}
+
 func TestWhatIsRepeatedIsRepeatedAsItWas(t *testing.T) {
 	answers := map[string][]driver.Value{
 		"lock": {int64(1), int64(7), nil, nil, nil, nil}, "grant": {int64(1), int64(7), nil, nil, nil, nil},

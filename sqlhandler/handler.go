@@ -19,6 +19,7 @@ type Handler struct {
 	dialect Dialect
 	wrong   error // what New was given that cannot work; then nothing is ever sent
 
+	answered  atomic.Bool // the database is there; see [Unopened]
 	sweepFrom atomic.Pointer[string]
 }
 

@@ -24,6 +24,7 @@ var (
 	errBroken   = errors.New("the stream is broken")
 	errDown     = errors.New("the database is recovering")
 	errNoRights = errors.New("permission denied")
+	errUnopened = errors.New("cannot open the database")
 )
 
 func judge(err error) (sqlhandler.Verdict, string) {
@@ -36,6 +37,8 @@ func judge(err error) (sqlhandler.Verdict, string) {
 		return sqlhandler.Unavailable, "wait"
 	case errors.Is(err, errNoRights):
 		return sqlhandler.Mistake, "run GRANT"
+	case errors.Is(err, errUnopened):
+		return sqlhandler.Unopened, "see its name"
 	}
 	return sqlhandler.Unknown, ""
 }

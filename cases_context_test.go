@@ -173,7 +173,7 @@ func TestCase039_SecondaryThatHangsIsLeftBehind(t *testing.T) {
 	})
 	t.Run("mirror", func(t *testing.T) {
 		t.Parallel()
-		const most = loki.MaxAbandonedCalls + loki.MirrorConcurrency
+		const most = loki.MaxAbandonedCalls + 2*loki.MirrorConcurrency
 		stub, until := newStubSQL(), make(chan struct{})
 		stub.set(stub.hangs(until))
 		l := instance(t, memhandler.New(), mssqlhandler.New(stub.open(t)), handlerTimeout(patience, 20*time.Millisecond))

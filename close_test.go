@@ -76,7 +76,7 @@ func TestClose_WaitsForTheFirstAttemptOfEveryRelease(t *testing.T) {
 		l := r.locker()
 		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
 			synctest.Wait()
-			r.secondary.faults.Next(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: time.Second}})
+			r.secondary.nextCall(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: time.Second}})
 			return nil
 		}))
 		start := time.Now()

@@ -46,11 +46,16 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	if a.err == nil {
 		l.breaker.answered(ctx, r.key)
 	}
-	if a.err == nil && !a.Held {
+	refused := a.err == nil && !a.Held
+	if refused && !a.unknown() {
 		return nil, &BusyError{Key: r.key, Holder: a.HeldBy}
 	}
 	ls := l.newLease(ctx, claim, r)
 	ls.primary.note(a)
+	if refused { // an attempt that was not answered may be granted yet, after the holder's release
+		l.discard(ls)
+		return nil, &BusyError{Key: r.key, Holder: a.HeldBy}
+	}
 	if a.err == nil && !time.Now().Before(ls.primary.until) {
 		a.err = l.primary.wrap(opLock, claim, Unavailable(errOver))
 	}

@@ -395,7 +395,7 @@ func TestMirror_ClosureThatEndsBeforeItsWriteBeganNeedsNone(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker()
 		// The first write of the key keeps its lane busy, so that those of the next closures cannot begin.
-		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: time.Second}})
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 700 * time.Millisecond}})
 		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { synctest.Wait(); return nil }))
 		for range 5 {
 			r.requireRan(l)

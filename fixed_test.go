@@ -292,7 +292,7 @@ func TestFixed_CloseWaitsForAbandonedCall(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		a := r.locker(alone)
 		never := make(chan struct{})
-		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{Until: never, IgnoreCtx: true}})
+		r.primary.nextCall(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{Until: never, IgnoreCtx: true}})
 		err := a.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t))
 		require.ErrorIs(t, err, loki.ErrUnavailable)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

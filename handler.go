@@ -11,7 +11,9 @@ import (
 // It is not for data: whatever else the store keeps is none of its business. The suite in package lokitest says
 // whether an implementation is right, clause by clause.
 //
-// Both methods are called by many goroutines at once, also for the same key. If ctx has ended already they change nothing
+// Both methods are called by many goroutines at once, also for the same key. The Locker may call again with the same
+// claim before the first call has returned: when that has had no answer for a while, and the first answer counts (see
+// [Claim.Repeated]). If ctx has ended already they change nothing
 // and return an error that matches ctx.Err(). They should honour its end later, too; a call that does not is left behind
 // when its time is up (see [Config.PrimaryTimeout]), and the number of calls left behind is bounded by
 // [MaxAbandonedCalls].

@@ -87,7 +87,7 @@ func TestLeaseEndsWhileARenewalHangs(t *testing.T) {
 func TestLeaseIsCountedFromBeforeTheRequest(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)
-		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 400 * time.Millisecond}})
+		r.primary.nextCall(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 400 * time.Millisecond}})
 		start := time.Now()
 		err := l.ExecuteWithinLock(t.Context(), 2*time.Second, func(ctx context.Context) error {
 			require.Equal(t, 400*time.Millisecond, time.Since(start))

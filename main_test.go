@@ -55,6 +55,14 @@ func (s *testStore) hang(ops ...lokitest.Op) {
 	}
 }
 
+// nextCall has both attempts of the next call of op meet with fault, which has to last for a quarter of the call's time.
+func (s *testStore) nextCall(op lokitest.Op, fault lokitest.Fault) { s.faults.Next(op, fault, fault) }
+
+// firstAttempts are the calls that were recorded, without the second attempts.
+func (s *testStore) firstAttempts(ops ...lokitest.Op) []lokitest.Call {
+	return slices.DeleteFunc(s.Calls(ops...), func(c lokitest.Call) bool { return c.Claim.Repeated })
+}
+
 func (s *testStore) heal() { s.faults.Clear() }
 
 func (s *testStore) held(t *testing.T, key string) loki.Holder {

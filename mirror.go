@@ -36,10 +36,7 @@ func (l *Locker) askSecondary(ctx context.Context, c Claim, ends time.Time, limi
 	deadline := time.Now().Add(min(limit, l.secondary.timeout))
 	answers := make(chan answer, 1)
 	job := l.mirror.enqueue(c.Key, &mirrorJob{run: func() {
-		if !ends.IsZero() {
-			c.Expiry = max(ceilMillisecond(time.Until(ends)), time.Millisecond)
-		}
-		answers <- l.secondary.lock(ctx, c, time.Until(deadline))
+		answers <- l.secondary.lockUntil(ctx, c, ends, time.Until(deadline))
 	}}, true)
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -130,9 +127,10 @@ func (l *Locker) mirrorAgain(ls *Lease, pause time.Duration) {
 func (l *Locker) writeRow(ls *Lease) {
 	ls.mu.Lock()
 	c := ls.claim
-	c.Expiry = ceilMillisecond(c.Expiry - time.Since(ls.confirmed))
 	c.Supersedes = ls.supersedes
-	if ls.ended || c.Expiry <= 0 || ls.lives == secondaryName { // where its renewals write the row
+	ends := ls.confirmed.Add(c.Expiry)
+	left := time.Until(ends)
+	if ls.ended || left <= 0 || ls.lives == secondaryName { // where its renewals write the row
 		ls.mirroring.job = nil
 		ls.mu.Unlock()
 		return
@@ -140,7 +138,7 @@ func (l *Locker) writeRow(ls *Lease) {
 	ls.secondary.may = true // before it is sent: a release that comes now has to follow it
 	ls.mu.Unlock()
 
-	a := l.secondary.lock(context.WithoutCancel(ls.ctx), c, min(c.Expiry, turn(ls.claim.Expiry)))
+	a := l.secondary.lockUntil(context.WithoutCancel(ls.ctx), c, ends, min(left, turn(c.Expiry)))
 
 	ls.mu.Lock()
 	ls.mirroring.job = nil

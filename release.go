@@ -92,6 +92,7 @@ type pendingRelease struct {
 
 	limit        time.Duration // of one attempt
 	pause        time.Duration
+	doubtful     bool // it was never known to be recorded, and a request to record it has an unknown outcome
 	told, failed bool // an event has said so
 	counted      bool
 }
@@ -101,55 +102,65 @@ func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pend
 	c := ls.claim
 	c.Failed = ls.failed || ls.lost != nil
 	return &pendingRelease{record: r, locker: l, store: s, ctx: context.WithoutCancel(ls.ctx), claim: c, keep: keep,
-		limit: s.timeout, pause: firstReleasePause}
+		limit: s.timeout, pause: firstReleasePause, doubtful: r.open() && !r.stands}
 }
 
 // attempt asks the store once, and sees to it that it is asked again where that is not the end of it: after a failure,
-// and after an acquisition whose outcome is unknown. There a nil proves nothing, because the request that was given up
-// may reach the store after the release did: go-redis goes on retrying on its own, and a command can land after its
+// and while a request to record the claim has an unknown outcome. There a nil proves nothing, because that request may
+// reach the store after the release did: go-redis goes on retrying on its own, and a command can land after its
 // connection is gone.
 //
 // It reports whether that was the end of it.
 func (p *pendingRelease) attempt() bool {
+	p.sort() // before the release is sent: what has been answered by now cannot land after it
 	a, kept := p.ask()
 	if a.err == nil && p.store == p.locker.primary {
 		p.locker.breaker.answered(p.ctx, p.claim.Key)
 	}
+	over := a.err == nil && !p.open()
 	switch {
-	case a.err == nil && !p.unsure:
-		p.end()
+	case a.err == nil && !p.told && !p.doubtful:
+		p.told = true
 		p.emit(KindReleased, a, nil)
-		return true
-	case a.err == nil && !kept && !p.told && p.left == nil:
+	case a.err == nil && !p.told && !kept && len(p.left) == 0:
 		p.told = true
 		p.emit(KindTakenBack, a, nil)
 	case a.err != nil && !p.failed:
 		p.failed = true
 		kind := KindReleaseFailed
-		if p.unsure {
+		if p.doubtful {
 			kind = KindTakeBackFailed
 		}
 		p.emit(kind, a, a.err)
 	}
-	if left := p.left; left != nil {
-		p.left = nil
-		counted := sync.OnceFunc(func() { p.locker.background.add(-1) })
-		p.locker.background.add(1)
-		timer := time.AfterFunc(maxAbandonedWait, counted)
-		go func() {
-			defer counted()
-			defer timer.Stop()
-			<-left
-			// It may have been recorded as late as now.
-			if forgets := time.Now().Add(p.claim.Expiry); forgets.After(p.forgets) {
-				p.forgets = forgets
-			}
-			p.attempt()
-		}()
-		return false
+	switch {
+	case over:
+		p.end()
+	case len(p.left) > 0:
+		p.afterLeft()
+	default:
+		p.later()
 	}
-	p.later()
-	return false
+	return over
+}
+
+// afterLeft makes the next attempt when every request that was left has returned. Close waits for that, within reason.
+func (p *pendingRelease) afterLeft() {
+	counted := sync.OnceFunc(func() { p.locker.background.add(-1) })
+	p.locker.background.add(1)
+	timer := time.AfterFunc(maxAbandonedWait, counted)
+	go func() {
+		defer counted()
+		defer timer.Stop()
+		for _, t := range p.left {
+			<-t.returned
+		}
+		// It may have been recorded as late as now.
+		if forgets := time.Now().Add(p.claim.Expiry); forgets.After(p.forgets) {
+			p.forgets = forgets
+		}
+		p.attempt()
+	}()
 }
 
 // ask releases the claim, or keeps it for what is left of the minimum hold. A store without Extender is asked to Lock

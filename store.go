@@ -3,16 +3,14 @@ package loki
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 )
 
-// MaxAbandonedCalls is how many calls of one handler may be left behind: calls whose time was up and that have not
-// returned since. When there are so many, no further call is made and the store counts as unavailable at once, until
-// some have returned. It bounds the goroutines that a handler which ignores its context can cost to this number and
-// those that were under way when it was reached.
+// MaxAbandonedCalls is how many calls of one handler may be abandoned: calls whose time was up, or to whose repetition the
+// store has answered first, and that have not returned since. When there are so many, no further call is made and the
+// store counts as unavailable at once, until some have returned. It bounds the goroutines that a handler which ignores its
+// context can cost to this number and those that were under way when it was reached.
 const MaxAbandonedCalls = 256
 
 const (
@@ -25,8 +23,8 @@ const (
 	opNotify  = "notify"
 )
 
-// store is one handler and what surrounds every call of it: a deadline that holds whatever the handler does, a panic
-// turned into an error, a name on the error. It decides nothing.
+// store is one handler and what surrounds every call of it: a deadline that holds whatever the handler does, a second
+// attempt where the first one is silent, a panic turned into an error, a name on the error. It decides nothing.
 type store struct {
 	name    string
 	timeout time.Duration
@@ -57,27 +55,14 @@ func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration
 	return s
 }
 
-// answer is what a store said, or that it did not.
-type answer struct {
-	Grant
-	sent   time.Time     // before the request, on the monotonic clock: what a lease is counted from
-	expiry time.Duration // for how long the claim was asked for
-	err    error         // nil, or a *HandlerError: the outcome is unknown
-
-	// left, if not nil, is closed when the call that was left behind has returned. Until then it may still take
-	// effect.
-	left <-chan struct{}
-
-	// calledOff says that ctx ended the call: the store's silence says nothing about it.
-	calledOff bool
-
-	// records says that the request could record a claim that was not there before.
-	records bool
-}
-
 // lock asks the store to record c, in full where it can.
 func (s *store) lock(ctx context.Context, c Claim, limit time.Duration) answer {
-	a := s.call(ctx, opLock, c, limit, func(ctx context.Context) (Grant, error) {
+	return s.lockUntil(ctx, c, time.Time{}, limit)
+}
+
+// lockUntil asks the store to record c until ends, or for c.Expiry if ends is zero.
+func (s *store) lockUntil(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
+	a := s.call(ctx, opLock, c, ends, limit, func(ctx context.Context, c Claim) (Grant, error) {
 		if s.granter != nil {
 			g, err := s.granter.Grant(ctx, c)
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -94,7 +79,7 @@ func (s *store) lock(ctx context.Context, c Claim, limit time.Duration) answer {
 // extend renews c. Without an Extender it is a Lock, which takes a claim anew that the store has forgotten: the
 // callers ask inside the lease's window only, where that harms nobody.
 func (s *store) extend(ctx context.Context, c Claim, limit time.Duration) answer {
-	a := s.call(ctx, opExtend, c, limit, func(ctx context.Context) (Grant, error) {
+	a := s.call(ctx, opExtend, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
 		if s.extends() {
 			held, err := s.extender.Extend(ctx, c)
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -114,7 +99,7 @@ func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() 
 
 // release compares and deletes.
 func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
-	return s.call(ctx, opRelease, c, limit, func(ctx context.Context) (Grant, error) {
+	return s.call(ctx, opRelease, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
 		return Grant{}, s.handler.Release(ctx, c)
 	})
 }
@@ -129,7 +114,7 @@ func (s *store) listen(ctx context.Context, key string, limit time.Duration) *ne
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx)) // longer than this waiter, who may be the first of many
 	opened := make(chan (<-chan struct{}), 1)
-	a := s.call(ctx, opNotify, Claim{Key: key}, limit, func(context.Context) (Grant, error) {
+	a := s.call(ctx, opNotify, Claim{Key: key}, time.Time{}, limit, func(context.Context, Claim) (Grant, error) {
 		frees, err := s.notifier.Notify(life, key)
 		opened <- frees
 		return Grant{}, err
@@ -138,89 +123,12 @@ func (s *store) listen(ctx context.Context, key string, limit time.Duration) *ne
 	case a.err == nil:
 		n.frees, n.stop = <-opened, stop
 		return n
-	case ctx.Err() != nil || a.left != nil && limit < s.timeout:
+	case ctx.Err() != nil || len(a.left) > 0 && limit < s.timeout:
 		n = nil
 	}
 	stop()
 	return n
 }
-
-const (
-	callRunning int32 = iota
-	callReturned
-	callAbandoned
-)
-
-// call runs f on a goroutine of its own and waits for it as long as ctx and the smaller of limit and the store's
-// timeout allow. Only a goroutine can be left behind, and a handler may ignore its ctx: go-redis does, as its clients
-// are configured by default.
-func (s *store) call(ctx context.Context, op string, c Claim, limit time.Duration, f func(context.Context) (Grant, error)) answer {
-	a := answer{sent: time.Now(), expiry: c.Expiry}
-	abandoned := &s.abandoned
-	if op == opNotify {
-		abandoned = &s.deaf
-	}
-	if abandoned.Load() >= MaxAbandonedCalls {
-		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked: %d earlier calls have not returned", MaxAbandonedCalls)))
-		return a
-	}
-	limit = min(limit, s.timeout)
-	if limit <= 0 {
-		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked, no time left: %w", context.DeadlineExceeded)))
-		return a
-	}
-	callCtx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-
-	r := &reply{returned: make(chan struct{}), err: errNoReply}
-	go func() {
-		defer func() {
-			if v := recover(); v != nil {
-				r.err = fmt.Errorf("the handler panicked: %v", v)
-				s.events.emit(ctx, Event{Kind: KindPanic, Handler: s.name, Op: op, Key: c.Key,
-					Err: fmt.Errorf("loki: the %s handler panicked: %v\n%s", s.name, v, debug.Stack())})
-			}
-			close(r.returned)
-			if !r.state.CompareAndSwap(callRunning, callReturned) {
-				abandoned.Add(-1)
-			}
-		}()
-		r.grant, r.err = f(callCtx)
-	}()
-
-	select {
-	case <-r.returned:
-	case <-callCtx.Done():
-		// Counted before the swap, so that the goroutine cannot subtract what has not been added.
-		abandoned.Add(1)
-		if r.state.CompareAndSwap(callRunning, callAbandoned) {
-			a.left = r.returned
-			if a.calledOff = ctx.Err() != nil; a.calledOff {
-				a.err = s.wrap(op, c, ctx.Err())
-			} else {
-				a.err = s.wrap(op, c, Unavailable(fmt.Errorf("no answer within %v: %w", limit.Round(time.Millisecond), context.DeadlineExceeded)))
-			}
-			return a
-		}
-		abandoned.Add(-1) // it answered at the last moment: that is better than not knowing
-	}
-	if r.err != nil {
-		a.err, a.calledOff = s.wrap(op, c, r.err), ctx.Err() != nil
-		return a
-	}
-	a.Grant = r.grant
-	return a
-}
-
-// reply is what a handler returns, on the goroutine of the call. Who has seen returned closed may read it.
-type reply struct {
-	returned chan struct{}
-	state    atomic.Int32
-	grant    Grant
-	err      error
-}
-
-var errNoReply = errors.New("the handler ended its goroutine instead of returning")
 
 func (s *store) wrap(op string, c Claim, err error) error {
 	return &HandlerError{Handler: s.name, Op: op, Key: c.Key, Err: err}

@@ -23,6 +23,10 @@ const (
 
 	// haunted is a link on which a request can fail and land all the same, when its connection has long gone.
 	haunted = "haunted"
+
+	// dead is a link whose connections have died in silence: a first attempt is swallowed, or lands late, and a second one
+	// gets through over a new connection.
+	dead = "dead connections"
 )
 
 // weathers are the states that a link can be in, each by the fault that one call meets with.
@@ -32,6 +36,12 @@ var weathers = []struct {
 }{
 	{fine, clear},
 	{haunted, clear}, // and see wire.haunts
+	{dead, func(r *rand.Rand) lokitest.Fault { // the first attempt; the second one has a connection of its own
+		if r.IntN(2) == 0 {
+			return lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}
+		}
+		return lokitest.Fault{Before: lokitest.Pause{For: upTo(r, latest), IgnoreCtx: true}}
+	}},
 	{"cut", func(r *rand.Rand) lokitest.Fault {
 		f := clear(r)
 		f.Err = errDown
@@ -72,11 +82,16 @@ func clear(r *rand.Rand) lokitest.Fault {
 
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) + 1 }
 
-// weather finds one by its name.
-func weather(name string) func(*rand.Rand) lokitest.Fault {
+// weather finds one by its name. What it returns makes the fault of a first or a second attempt.
+func weather(name string) func(r *rand.Rand, second bool) lokitest.Fault {
 	for _, w := range weathers {
 		if w.name == name {
-			return w.fault
+			return func(r *rand.Rand, second bool) lokitest.Fault {
+				if second && name == dead {
+					return clear(r)
+				}
+				return w.fault(r)
+			}
 		}
 	}
 	panic("simulation: there is no weather " + name)

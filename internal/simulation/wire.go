@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,12 +21,12 @@ type wire struct {
 	mu      sync.Mutex // guards what follows
 	weather string
 	salt    uint64
-	since   time.Duration              // when that set in
-	locking map[string]context.Context // of claims whose lock is under way
+	since   time.Duration                // when that set in
+	locking map[string][]context.Context // of claims whose lock is under way, one for each attempt
 }
 
 func newWire(p *process, at int) *wire {
-	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string]context.Context)}
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]context.Context)}
 	w.set(fine, uint64(2*p.id+at))
 	return w
 }
@@ -40,18 +41,23 @@ func (w *wire) set(name string, salt uint64) {
 	w.weather, w.salt = name, salt
 	w.mu.Unlock()
 	type question struct {
-		op    lokitest.Op
-		claim int
+		op     lokitest.Op
+		claim  int
+		second bool
 	}
 	var mu sync.Mutex // guards asked
 	asked := make(map[question]uint64)
 	fault := weather(name)
 	w.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
-		q := question{op, w.process.number(c)}
+		q := question{op, w.process.number(c), c.Repeated}
 		mu.Lock()
 		defer mu.Unlock()
 		asked[q]++
-		return fault(rand.New(rand.NewPCG(salt+uint64(op[0])<<56+uint64(q.claim)<<40, asked[q])))
+		seed := salt + uint64(op[0])<<56 + uint64(q.claim)<<40
+		if q.second {
+			seed++
+		}
+		return fault(rand.New(rand.NewPCG(seed, asked[q])), q.second)
 	})
 }
 
@@ -98,13 +104,12 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 	sent := w.process.world.now()
 	w.process.sends(w.at, op, c)
 	w.requireOrder(ctx, op, c)
-	if op == lokitest.OpLock {
-		defer w.locked(c)
-	}
 	if w.haunts(ctx, op, c) {
+		w.returned(ctx, op, c, errDown)
 		return errDown
 	}
 	held, err := ask()
+	w.returned(ctx, op, c, err)
 	if ctx.Err() != nil { // a client sees the end of its context a moment later than the Locker does, and not sometimes earlier
 		time.Sleep(latency / 10)
 	}
@@ -116,20 +121,27 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 // way, and not given up, could overtake it and leave it behind.
 func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
 	w.mu.Lock()
-	under := w.locking[c.Token]
+	under := slices.ContainsFunc(w.locking[c.Token], func(ctx context.Context) bool { return ctx.Err() == nil })
 	if op == lokitest.OpLock {
-		w.locking[c.Token] = ctx
+		w.locking[c.Token] = append(w.locking[c.Token], ctx)
 	}
 	w.mu.Unlock()
-	if w.at == secondary && op == lokitest.OpRelease && under != nil && under.Err() == nil {
+	if w.at == secondary && op == lokitest.OpRelease && under {
 		w.process.world.breach("%s sent the secondary a release while the lock of the same claim was under way", w.process.name)
 	}
 }
 
-func (w *wire) locked(c loki.Claim) {
+// returned notes the end of an attempt. One that is answered is the end of its call, and the other one is given up.
+func (w *wire) returned(ctx context.Context, op lokitest.Op, c loki.Claim, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.locking, c.Token)
+	switch i := slices.Index(w.locking[c.Token], ctx); {
+	case op != lokitest.OpLock || i < 0:
+	case err == nil:
+		delete(w.locking, c.Token)
+	default:
+		w.locking[c.Token] = slices.Delete(w.locking[c.Token], i, i+1)
+	}
 }
 
 // haunts reports whether a request becomes a ghost: it fails, and reaches the store when nobody knows of it any more.

@@ -59,7 +59,9 @@ func (m MirrorMode) String() string {
 // Config is what a [Locker] is made of. ServiceKey and Primary are required; a zero elsewhere means the default named
 // there. [New] copies it, so that later changes have no effect.
 type Config struct {
-	// ServiceKey names what is locked; instances that share it, and the stores, exclude each other.
+	// ServiceKey names what is locked; instances that share it, and the stores, exclude each other. It is valid UTF-8 of
+	// at most [MaxKeyLength], without blanks at the ends and without invisible characters (control, zero width, byte order
+	// mark, bidirectional control, variation selectors).
 	ServiceKey string
 
 	// Primary is asked first. It decides as long as it answers.
@@ -78,7 +80,7 @@ type Config struct {
 	PrimaryTimeout, SecondaryTimeout time.Duration
 
 	// Holder is what people see as the holder of this Locker's locks, in stores and in busy errors. It identifies
-	// nothing. Empty means the host's name and the process id.
+	// nothing, and follows the rules of a service key. Empty means the host's name and the process id.
 	Holder string
 
 	// Observer, if not nil, is told what happens: see [Event]. It is called by one goroutine at a time, in order, and
@@ -97,7 +99,7 @@ func (c Config) validate() error {
 	}
 	add(validatePart("the service key", c.ServiceKey))
 	if c.ServiceKey != "" && len(mistakes) == 0 {
-		add(validateLength(encodePart(c.ServiceKey)))
+		add(validateLength("the key", encodePart(c.ServiceKey)))
 	}
 	add(validateHandler("the primary lock handler", c.Primary))
 	if c.Primary == nil {
@@ -118,6 +120,7 @@ func (c Config) validate() error {
 	}
 	if c.Holder != "" {
 		add(validatePart("the holder", c.Holder))
+		add(validateLength("the holder", c.Holder))
 	}
 	return errors.Join(mistakes...)
 }
@@ -142,18 +145,20 @@ func validateHandler(what string, h LockHandler) error {
 	return nil
 }
 
-// validatePart checks a service key or a resource as the user wrote it. Blanks at the ends and control characters are
-// refused because stores and people disagree on whether they count.
+// validatePart checks a service key, a resource, an occurrence or a holder as the user wrote it. Blanks at the ends and
+// invisible characters are refused because two keys that differ in them look the same.
 func validatePart(what, s string) error {
 	switch {
 	case s == "":
 		return fmt.Errorf("loki: %s is empty", what)
 	case !utf8.ValidString(s):
-		return fmt.Errorf("loki: %s %q is not valid UTF-8", what, s)
+		return fmt.Errorf("loki: %s %s is not valid UTF-8", what, quoted(s))
 	case strings.TrimFunc(s, unicode.IsSpace) != s:
-		return fmt.Errorf("loki: %s %q begins or ends with a blank", what, s)
-	case strings.ContainsFunc(s, unicode.IsControl):
-		return fmt.Errorf("loki: %s %q contains a control character", what, s)
+		return fmt.Errorf("loki: %s %s begins or ends with a blank: remove it", what, quoted(s))
+	}
+	if i := strings.IndexFunc(s, invisible); i >= 0 {
+		r, _ := utf8.DecodeRuneInString(s[i:])
+		return fmt.Errorf("loki: %s %s contains the invisible character %U at byte %d: remove it", what, quoted(s), r, i)
 	}
 	return nil
 }
@@ -164,9 +169,9 @@ func encodePart(s string) string { return partEncoder.Replace(s) }
 
 var partEncoder = strings.NewReplacer("%", "%25", "/", "%2F", "@", "%40")
 
-func validateLength(key string) error {
-	if n := len(utf16.Encode([]rune(key))); n > MaxKeyLength {
-		return fmt.Errorf("loki: the key %q is too long: %d UTF-16 units, at most %d fit in every store", key, n, MaxKeyLength)
+func validateLength(what, s string) error {
+	if n := len(utf16.Encode([]rune(s))); n > MaxKeyLength {
+		return fmt.Errorf("loki: %s %s is too long: %d UTF-16 units, at most %d fit in every store", what, quoted(s), n, MaxKeyLength)
 	}
 	return nil
 }

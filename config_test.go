@@ -2,6 +2,7 @@ package loki_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestBuild_Mistakes(t *testing.T) {
 		want   string
 	}{
 		"no key":           {loki.Config{Primary: mem}, "the service key is empty"},
-		"control":          {loki.Config{Primary: mem, ServiceKey: "a\nb"}, "control character"},
+		"control":          {loki.Config{Primary: mem, ServiceKey: "a\nb"}, "contains the invisible character U+000A at byte 1: remove it"},
 		"not UTF-8":        {loki.Config{Primary: mem, ServiceKey: "\xff"}, "not valid UTF-8"},
 		"too long":         {loki.Config{Primary: mem, ServiceKey: strings.Repeat("ж", 401)}, "401 UTF-16 units, at most 400"},
 		"too long encoded": {loki.Config{Primary: mem, ServiceKey: strings.Repeat("/", 200)}, "600 UTF-16 units"},
@@ -73,11 +74,11 @@ func TestSetHolder(t *testing.T) {
 		ls, err := l.Acquire(t.Context(), time.Minute)
 		require.NoError(t, err)
 		require.Equal(t, "anna, blue fleet", r.primary.held(t, "job").ID)
-		require.ErrorContains(t, r.requireBusy(r.locker()), "held by anna, blue fleet since")
+		require.ErrorContains(t, r.requireBusy(r.locker()), `held by "anna, blue fleet" since 2000-01-01T00:00:00.000Z, expires in 1m0s unless it is renewed`)
 		require.NoError(t, ls.Release(t.Context()))
 
 		_, err = loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(r.primary).SetHolder("two\nlines").Build()
-		require.ErrorContains(t, err, `the holder "two\nlines" contains a control character`)
+		require.ErrorContains(t, err, `the holder "two\nlines" contains the invisible character U+000A`)
 	})
 }
 
@@ -160,4 +161,48 @@ func TestAbandonedCallsAreBounded(t *testing.T) {
 		r.requireRan(l2)
 		require.NoError(t, l2.Close(t.Context()))
 	})
+}
+
+// https://github.com/kestra-io/kestra/issues/13079
+func TestInvisibleCharactersAreRefused(t *testing.T) {
+	mem := memhandler.New()
+	l, err := loki.New(loki.Config{ServiceKey: "job", Primary: mem})
+	require.NoError(t, err)
+	for name, r := range map[string]rune{
+		"byte order mark":           '\ufeff',
+		"zero width space":          '\u200b',
+		"zero width joiner":         '\u200d',
+		"soft hyphen":               '\u00ad',
+		"word joiner":               '\u2060',
+		"right-to-left override":    '\u202e',
+		"isolate":                   '\u2066',
+		"left-to-right mark":        '\u200e',
+		"line separator":            '\u2028',
+		"paragraph separator":       '\u2029',
+		"variation selector":        '\ufe0f',
+		"variation selector 17":     '\U000e0100',
+		"tag":                       '\U000e0041',
+		"combining grapheme joiner": '\u034f',
+		"Hangul filler":             '\u3164',
+		"escape":                    '\x1b',
+		"next line":                 '\u0085',
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := "invoice" + string(r) + "-batch"
+			want := fmt.Sprintf("contains the invisible character %U at byte 7: remove it", r)
+			_, err := loki.New(loki.Config{ServiceKey: text, Holder: text, Primary: mem})
+			require.ErrorContains(t, err, "the service key ")
+			require.ErrorContains(t, err, "the holder ")
+			require.Equal(t, 2, strings.Count(err.Error(), want), err)
+			for _, opt := range []loki.Option{loki.WithResource(text), loki.WithOccurrence(text, time.Minute)} {
+				require.ErrorContains(t, l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), opt), want)
+			}
+			_, err = loki.New(loki.Config{ServiceKey: string(r) + "invoice-batch", Primary: mem})
+			require.Error(t, err, "at the beginning")
+		})
+	}
+	for _, visible := range []string{"Rechnungslauf für März", "請求書", "счёт", "❤", "हिन्दी", "e\u0301", "a b", "\ue000"} {
+		_, err := loki.New(loki.Config{ServiceKey: visible, Holder: visible, Primary: mem})
+		require.NoError(t, err, "%+q", visible)
+	}
 }

@@ -33,16 +33,22 @@
 //	returned                                 fn ran   meaning
 //	nil                                      once     fn returned nil, and the lock was held throughout as far as the
 //	                                                  stores that answered knew
-//	matches ErrBusy                          no       held elsewhere; matches ctx's error too if that ended a wait
-//	matches ErrUnavailable                   no       no store answered; one *HandlerError for each is joined
+//	matches ErrBusy                          no       held elsewhere, says a store or this process; matches ctx's error
+//	                                                  too if that ended a wait
+//	matches ErrUnavailable                   no       no store could decide, or MirrorSync needed one that was
+//	                                                  unavailable; one *HandlerError for each is joined
 //	matches ErrLockLost                      once     the lock ended before fn did; ErrExpired, ErrNotHeld or
 //	                                                  ErrConflict matches too, and fn's own error is joined
-//	matches *HandlerError, none of the above no       a store refused by somebody's mistake: no permission, no table
+//	matches *HandlerError, none of the above no       a store refused with a permanent error: no permission, no table
 //	ErrClosed, or a sentence on an argument  no       nothing was sent
 //	matches ctx.Err() and context.Cause(ctx) no       ctx ended first; nothing is left behind
 //	anything else                            once     fn's own error, untouched
 //
 // Since fn may return any error, a nested call's ErrBusy included, [Outcome.Ran] is the proof.
+//
+// Contention is never an outage: ErrUnavailable needs a store that failed, however short the wait was. The texts name the
+// lock, the store, the reason, and where the store reports them the holder and when its record expires. Whatever comes from
+// a store or a caller is quoted in them, without control characters, and cut.
 //
 // A release that fails after fn has returned is an event, not an error: the work is done, and the claim expires.
 package loki

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"time"
 )
 
 var (
@@ -18,8 +19,9 @@ var (
 	// of [ErrBusy], and matches that too.
 	ErrDone = errors.New("loki: this occurrence has been run already")
 
-	// ErrUnavailable means that no store that could have decided answered, and fn did not run.
-	ErrUnavailable = errors.New("loki: no store answered")
+	// ErrUnavailable means that no store could decide, or that one whose agreement is needed was unavailable, and fn did
+	// not run. The text says which store, and why it was needed.
+	ErrUnavailable = errors.New("loki: no store available")
 
 	// ErrLockLost means that fn ran and the lock ended before fn did. One of [ErrExpired], [ErrNotHeld] and
 	// [ErrConflict] matches too.
@@ -32,9 +34,9 @@ var (
 	// ErrNotHeld is a reason for [ErrLockLost]: the store said that the claim no longer holds.
 	ErrNotHeld = errors.New("loki: the store no longer holds the claim")
 
-	// ErrConflict is a reason for [ErrLockLost]: the secondary holds the key for somebody else, and went on doing so for
-	// longer than a release on its way would take. The primary has most likely forgotten or missed that holder.
-	ErrConflict = errors.New("loki: the other store knows another holder")
+	// ErrConflict is a reason for [ErrLockLost]: the secondary reports another holder, and went on doing so for longer than
+	// a release on its way would take. The primary has most likely forgotten or missed that holder.
+	ErrConflict = errors.New("loki: the stores report different holders")
 
 	// ErrClosed means that the Locker has been closed. Nothing was sent and fn did not run. It is also the cause with
 	// which Close ends a lease from [Locker.Acquire].
@@ -61,7 +63,7 @@ type HandlerError struct {
 }
 
 func (e *HandlerError) Error() string {
-	return fmt.Sprintf("%s: %s of %q: %v", e.Handler, e.Op, e.Key, e.Err)
+	return fmt.Sprintf("%s: %s of %s: %s", e.Handler, e.Op, quoted(e.Key), oneLine(e.Err))
 }
 
 func (e *HandlerError) Unwrap() error { return e.Err }
@@ -70,8 +72,9 @@ func (e *HandlerError) Unwrap() error { return e.Err }
 type BusyError struct {
 	Key string
 
-	// Holder is who holds the lock, as the store that refused told it in the same answer. Its ID is empty where the
-	// store did not tell.
+	// Holder is who holds the lock, as the store that refused reported it in the same answer; its ID is empty where the
+	// store did not. The ID is as it stands in the store, where anybody may have written it: the error's text quotes it
+	// and cuts it to 200 characters.
 	Holder Holder
 
 	// Nested says that the caller holds this lock itself: the call was made with the ctx of a closure, or of a
@@ -84,18 +87,34 @@ type BusyError struct {
 
 func (e *BusyError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "loki: %q is busy", e.Key)
-	switch {
-	case e.Nested:
+	fmt.Fprintf(&b, "loki: lock %s is busy", quoted(e.Key))
+	if e.Nested {
 		b.WriteString(": this is a nested call, the lock is held by the closure that makes it")
-	case e.Holder.ID != "":
-		fmt.Fprintf(&b, ": held by %s", e.Holder.ID)
-		if !e.Holder.Since.IsZero() {
-			fmt.Fprintf(&b, " since %s", e.Holder.Since.UTC().Format("2006-01-02T15:04:05.000Z"))
-		}
+	} else {
+		b.WriteString(e.Holder.text())
 	}
 	if e.err != nil {
-		fmt.Fprintf(&b, " (%v)", e.err)
+		fmt.Fprintf(&b, " (%s)", oneLine(e.err))
+	}
+	return b.String()
+}
+
+// text returns what is known of a holder. The remaining time is what tells a holder that is alive, and renews, from one
+// that has crashed.
+func (h Holder) text() string {
+	var b strings.Builder
+	if h.ID != "" {
+		b.WriteString(": held by " + quoted(h.ID))
+		if h.Since.Unix() > 0 { // a record without the time of its grant reads as 1970
+			b.WriteString(" since " + h.Since.UTC().Format("2006-01-02T15:04:05.000Z"))
+		}
+	}
+	if h.Left > 0 {
+		left := h.Left.Round(time.Millisecond)
+		if left > 10*time.Second {
+			left = left.Round(time.Second)
+		}
+		fmt.Fprintf(&b, ", expires in %v unless it is renewed", left)
 	}
 	return b.String()
 }
@@ -112,9 +131,9 @@ type doneError struct {
 }
 
 func (e *doneError) Error() string {
-	s := fmt.Sprintf("loki: %q has been run already", e.key)
+	s := fmt.Sprintf("loki: occurrence %s has been run already", quoted(e.key))
 	if e.holder.ID != "" {
-		s += " by " + e.holder.ID
+		s += " by " + quoted(e.holder.ID)
 	}
 	return s
 }
@@ -129,9 +148,9 @@ type lostError struct {
 }
 
 func (e *lostError) Error() string {
-	s := fmt.Sprintf("loki: the lock %q was lost while it was in use: %s", e.key, strings.TrimPrefix(e.reason.Error(), "loki: "))
+	s := fmt.Sprintf("loki: lock %s lost while it was in use: %s", quoted(e.key), strings.TrimPrefix(e.reason.Error(), "loki: "))
 	if e.err != nil {
-		s += ": " + oneLine(e.err)
+		s += ": " + byStore(e.err)
 	}
 	return s
 }
@@ -151,32 +170,41 @@ func (e *lostError) withFnError(fnErr error) error {
 	return errors.Join(e, fnErr)
 }
 
-// unavailableError is the answer when no store decided. It matches ErrUnavailable at the top only: the mark that
-// [Unavailable] leaves inside does not, so that an outage joined to a mistake stays a mistake.
-type unavailableError struct {
-	key  string
-	errs error // one *HandlerError for each store, joined
+// notAcquiredError is the answer when the stores did not decide: because one was unavailable, or refused with a permanent
+// error. It matches ErrUnavailable at the top only: the mark that [Unavailable] leaves inside does not, so that an outage of
+// one store joined to a permanent error of the other stays a permanent error.
+type notAcquiredError struct {
+	key         string
+	why         string // which store could not do what, and why that was needed
+	errs        error  // one *HandlerError for each store, joined
+	unavailable bool
 }
 
-func (e *unavailableError) Error() string {
-	return fmt.Sprintf("loki: %q was not run, no store answered: %s", e.key, oneLine(e.errs))
+func (e *notAcquiredError) Error() string {
+	return fmt.Sprintf("loki: lock %s not acquired: %s: %s", quoted(e.key), e.why, byStore(e.errs))
 }
 
-func (e *unavailableError) Is(target error) bool { return target == ErrUnavailable }
+func (e *notAcquiredError) Is(target error) bool { return target == ErrUnavailable && e.unavailable }
 
-func (e *unavailableError) Unwrap() error { return e.errs }
+func (e *notAcquiredError) Unwrap() error { return e.errs }
 
-// mistakeError is a store's refusal that retrying will not mend, with the other store's error if there was one.
-type mistakeError struct {
-	key  string
-	errs error
+const noStore = "no store available"
+
+// byStore returns the text of errs with each store's error after the store's name, and without the key, which the text
+// around it has.
+func byStore(err error) string {
+	var parts []string
+	switch e := err.(type) { //nolint:errorlint // this walks the tree itself
+	case *HandlerError:
+		return e.Handler + ": " + oneLine(e.Err)
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			parts = append(parts, byStore(err))
+		}
+		return strings.Join(parts, "; ")
+	}
+	return oneLine(err)
 }
-
-func (e *mistakeError) Error() string {
-	return fmt.Sprintf("loki: %q was not run, a store refused: %s", e.key, oneLine(e.errs))
-}
-
-func (e *mistakeError) Unwrap() error { return e.errs }
 
 // cutShortError marks the silence of a store that the caller's deadline or expiry left hardly any time. It is an outage to
 // that caller alone, neither to the circuit breaker nor to other waiters.
@@ -193,10 +221,21 @@ func isCutShort(err error) bool {
 	return ok
 }
 
-// newEndedError is what a caller gets whose ctx ended before the lock was taken.
+// newEndedError returns the error of a call whose ctx ended before the lock was acquired.
 func newEndedError(ctx context.Context, key string) error {
-	return fmt.Errorf("loki: %q was not run, the context ended first: %w", key, ended(ctx))
+	return &endedError{key: key, err: ended(ctx)}
 }
+
+type endedError struct {
+	key string
+	err error
+}
+
+func (e *endedError) Error() string {
+	return fmt.Sprintf("loki: lock %s not acquired: the context ended first: %s", quoted(e.key), oneLine(e.err))
+}
+
+func (e *endedError) Unwrap() error { return e.err }
 
 // ended is why ctx did, as something that matches both its Err and its Cause.
 func ended(ctx context.Context) error {
@@ -206,9 +245,6 @@ func ended(ctx context.Context) error {
 	}
 	return fmt.Errorf("%w: %w", err, cause)
 }
-
-// oneLine flattens joined errors, so that a log line stays one.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // markedUnavailable is how Unavailable marks an error. It adds no words of its own.
 type markedUnavailable struct{ error }

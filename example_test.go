@@ -199,7 +199,7 @@ func ExampleNew() {
 	_, err := loki.New(loki.Config{ServiceKey: " invoice-batch", Mirror: loki.MirrorSync})
 	fmt.Println(err)
 	// Output:
-	// loki: the service key " invoice-batch" begins or ends with a blank
+	// loki: the service key " invoice-batch" begins or ends with a blank: remove it
 	// loki: the primary lock handler is missing: set one with SetPrimaryLockHandler or Config.Primary
 	// loki: MirrorSync needs a secondary lock handler: set one, or leave the mirror mode at its default
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/lokilock/loki/internal/jitter"
 )
 
-var errOver = errors.New("the answer came after the lease was over")
+var errOver = errors.New("the lease was over already; a longer expiry leaves a slow store more time")
 
 // request is one acquisition as its caller wants it.
 type request struct {
@@ -67,13 +67,13 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 		return l.confirm(ctx, ls, r, a)
 	case !IsUnavailable(a.err):
 		l.discard(ls)
-		return nil, &mistakeError{key: r.key, errs: a.err}
+		return nil, &notAcquiredError{key: r.key, why: "the primary refused with a permanent error", errs: a.err}
 	case fellBack != nil:
 		l.discard(ls)
 		return nil, fellBack
 	case l.secondary == nil:
 		l.discard(ls)
-		return nil, &unavailableError{key: r.key, errs: a.err}
+		return nil, &notAcquiredError{key: r.key, why: noStore, errs: a.err, unavailable: true}
 	}
 	if !isCutShort(a.err) {
 		l.breaker.failed(ctx, r.key, a.err)
@@ -114,7 +114,7 @@ func (l *Locker) confirm(ctx context.Context, ls *Lease, r request, a answer) (*
 	due := l.secondary != nil && !ls.secondary.stands // read before the first renewal can write it
 	if !ls.start() {
 		l.discard(ls)
-		return nil, &unavailableError{key: r.key, errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver))}
+		return nil, &notAcquiredError{key: r.key, why: "the grant arrived too late", errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver)), unavailable: true}
 	}
 	if due {
 		l.mirrorWrite(ls)
@@ -163,9 +163,9 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 		case IsUnavailable(a.err) && !refusedUntil.IsZero():
 			return l.yield(ctx, ls, refusedBy) // silence does not revoke what the secondary said before
 		case IsUnavailable(a.err):
-			return &unavailableError{key: r.key, errs: a.err}
+			return &notAcquiredError{key: r.key, why: "the secondary is unavailable, and MirrorSync needs it", errs: a.err, unavailable: true}
 		case a.err != nil:
-			return &mistakeError{key: r.key, errs: a.err}
+			return &notAcquiredError{key: r.key, why: "the secondary refused with a permanent error, and MirrorSync needs it", errs: a.err}
 		}
 		refusedBy = a.HeldBy
 		if refusedUntil.IsZero() {
@@ -217,14 +217,14 @@ func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr 
 	case a.err == nil:
 		return nil, &BusyError{Key: r.key, Holder: a.HeldBy}
 	case IsUnavailable(a.err):
-		return nil, &unavailableError{key: r.key, errs: errors.Join(primaryErr, a.err)}
+		return nil, &notAcquiredError{key: r.key, why: noStore, errs: errors.Join(primaryErr, a.err), unavailable: true}
 	}
-	return nil, &mistakeError{key: r.key, errs: errors.Join(primaryErr, a.err)}
+	return nil, &notAcquiredError{key: r.key, why: "the primary is unavailable, and the secondary refused with a permanent error", errs: errors.Join(primaryErr, a.err)}
 }
 
 func conflictWith(h Holder) error {
 	if h.ID == "" {
-		return errors.New("the secondary holds it for somebody whom the primary does not know")
+		return errors.New("the secondary reports another holder, which the primary does not know")
 	}
-	return fmt.Errorf("the secondary holds it for %s, whom the primary does not know", h.ID)
+	return fmt.Errorf("the secondary reports holder %s, which the primary does not know", quoted(h.ID))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,7 +190,7 @@ func TestConflict_AsyncHolderWithoutTheRowYields(t *testing.T) {
 			})
 			require.ErrorIs(t, err, loki.ErrLockLost)
 			require.ErrorIs(t, err, loki.ErrConflict)
-			require.ErrorContains(t, err, "for "+r.secondary.held(t, "job").ID, "it tells whom")
+			require.ErrorContains(t, err, strconv.Quote(r.secondary.held(t, "job").ID), "it names the other holder")
 			require.GreaterOrEqual(t, time.Since(start), loki.MirrorGrace)
 			require.Less(t, time.Since(start), loki.MirrorGrace+100*time.Millisecond)
 			require.Empty(t, r.primary.mem.HeldKeys(), "who yields releases the primary")
@@ -219,7 +220,7 @@ func TestConflict_AsyncClosureThatEndsWhileItsWriteIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, loki.ErrLockLost)
 		require.ErrorIs(t, err, loki.ErrConflict)
 		require.ErrorIs(t, err, errFn)
-		require.ErrorContains(t, err, "for somebody else", "it tells whom")
+		require.ErrorContains(t, err, `reports holder "somebody else"`, "it names the other holder")
 		require.Equal(t, "foreign", r.requireForeign().Token)
 	})
 }
@@ -290,12 +291,14 @@ func TestSync_NothingRunsWithoutTheSecondary(t *testing.T) {
 		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
 		require.ErrorIs(t, err, loki.ErrUnavailable)
 		require.Equal(t, []string{"secondary"}, handlersIn(err))
+		require.EqualError(t, err, `loki: lock "job" not acquired: the secondary is unavailable, and MirrorSync needs it: secondary: dial tcp: connection refused`)
 
 		noTable := errors.New("invalid object name")
 		r.secondary.fail(noTable)
 		err = l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
 		require.ErrorIs(t, err, noTable)
 		require.NotErrorIs(t, err, loki.ErrUnavailable)
+		require.EqualError(t, err, `loki: lock "job" not acquired: the secondary refused with a permanent error, and MirrorSync needs it: secondary: invalid object name`)
 		r.requireEmpty()
 	})
 }

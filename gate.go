@@ -125,7 +125,7 @@ func (g *gate) leave(key string, w *waiter, err error) {
 	k := g.keys[key]
 	i := slices.Index(k.waiters, w)
 	k.waiters = slices.Delete(k.waiters, i, i+1)
-	if outage := (*unavailableError)(nil); errors.As(err, &outage) && !isCutShort(err) {
+	if errors.Is(err, ErrUnavailable) && !isCutShort(err) {
 		for _, other := range k.waiters {
 			select {
 			case <-other.turn: //nolint:errcheck // nil, or an outage too: the newer news counts

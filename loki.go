@@ -186,7 +186,7 @@ func (l *Locker) acquire(ctx context.Context, expiry time.Duration, opts []Optio
 	r = request{key: l.serviceKey, expiry: expiry, minHold: o.minHold, renewal: !o.noRenewal, closure: closure, rowFirst: o.hasOccurrence}
 	if o.hasResource {
 		r.key += "/" + encodePart(o.resource)
-		if err := validateLength(r.key); err != nil {
+		if err := validateLength("the key", r.key); err != nil {
 			return nil, r, o, err
 		}
 	}
@@ -195,7 +195,7 @@ func (l *Locker) acquire(ctx context.Context, expiry time.Duration, opts []Optio
 			return nil, r, o, errOccurrence
 		}
 		r.record, r.keep = r.key+"@"+encodePart(o.occurrence), o.keep
-		if err := validateLength(r.record); err != nil {
+		if err := validateLength("the key", r.record); err != nil {
 			return nil, r, o, err
 		}
 	}

@@ -70,7 +70,7 @@ func (l *Locker) checkOccurrence(ls *Lease, r request) error {
 	}
 	switch {
 	case errors.Is(context.Cause(ls.ctx), ErrLockLost): // before fn ran: as if it had not been granted
-		return &unavailableError{key: r.key, errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver))}
+		return &notAcquiredError{key: r.key, why: "it was lost while the occurrence was looked up", errs: l.primary.wrap(opLock, ls.claim, Unavailable(errOver)), unavailable: true}
 	case ls.ctx.Err() != nil:
 		return newEndedError(ls.ctx, r.key)
 	case err != nil:

@@ -124,7 +124,7 @@ func TestARedisThatIsDownIsAFailureWithItsReason(t *testing.T) {
 	begin := time.Now()
 	code, log := start(t, []string{"REDIS_URL=redis://127.0.0.1:1", "MSSQL_DSN="}).wait()
 	require.Equal(t, 1, code)
-	require.Contains(t, log, "no store answered", log)
+	require.Contains(t, log, "no store available", log)
 	require.Contains(t, log, "refused", "the reason")
 	require.Less(t, time.Since(begin), 10*time.Second)
 }

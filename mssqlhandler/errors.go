@@ -5,6 +5,7 @@ package mssqlhandler
 
 import (
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -51,6 +52,8 @@ func judge(err error) (sqlhandler.Verdict, string) {
 		return sqlhandler.Mistake, "the server's certificate is not accepted: see certificate, hostNameInCertificate and TrustServerCertificate in the data source name"
 	case isTLS(err):
 		return sqlhandler.Mistake, "this client and the server do not agree on TLS: see encrypt and tlsmin in the data source name, and whether the server asks for a client certificate"
+	case isCutPrelogin(err):
+		return sqlhandler.Broken, "the server ended the connection before it said anything: it is down behind what answers for it, or takes no connection without encrypt=strict"
 	case begins(err, notTDS...):
 		return sqlhandler.Mistake, "what answers is not a SQL Server, or one that wants encrypt=strict: see the host and the port in the data source name"
 	case hasNumber(err, refusedLogin...): // the last number where the database could not be opened, too
@@ -178,6 +181,13 @@ func isCertificate(err error) bool {
 func isTLS(err error) bool {
 	alert, ok := errors.AsType[*net.OpError](err)
 	return begins(err, handshake, "server does not support encryption") || ok && alert.Op == "remote error"
+}
+
+// isCutPrelogin recognises a connection that ended before the first answer. Later the driver has an error of its own
+// around the EOF.
+func isCutPrelogin(err error) bool {
+	_, later := errors.AsType[*net.OpError](err)
+	return !later && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
 }
 
 // notTDS are what go-mssqldb says of a first answer that it cannot read.

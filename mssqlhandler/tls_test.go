@@ -93,21 +93,27 @@ func TestTLSThatDoesNotFitIsPermanent(t *testing.T) {
 	}
 }
 
-// A handshake that is cut may be a load balancer without servers, and may be a server that has no such TLS.
+// A connection that is cut may be a load balancer without servers, and may be a server that has no such TLS.
+//
+// https://github.com/livekit/livekit/issues/470
 func TestTLSThatIsCutIsAnOutageAndSaysWhatElseItMayBe(t *testing.T) {
+	authority := newAuthority(t)
 	for name, c := range map[string]struct {
-		server  gatekeeper
-		encrypt string
+		server        gatekeeper
+		encrypt, says string
 	}{
-		"strict, to a server without": {gatekeeper{encryption: encryptionNone}, "strict"},
-		"cut":                         {gatekeeper{encryption: encryptionRequired}, "true"},
+		"strict, to a server without": {gatekeeper{encryption: encryptionNone}, "strict", "(encrypt=strict needs SQL Server 2022)"},
+		"cut":                         {gatekeeper{encryption: encryptionRequired}, "true", "it is down behind what answers for it"},
 		"the proxy has no server": {gatekeeper{strict: true, tls: &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			return nil, errors.New("no server")
-		}}}, "strict"},
+		}}}, "strict", "it is down behind what answers for it"},
+		"not strict, to a server that is": {gatekeeper{strict: true, tls: &tls.Config{
+			Certificates: []tls.Certificate{authority.issue(t, "db", time.Now().Add(time.Hour))},
+		}}, "disable", "takes no connection without encrypt=strict"},
 	} {
 		for op, err := range connect(t, c.server.start(t), url.Values{"encrypt": {c.encrypt}}) {
 			require.True(t, loki.IsUnavailable(err), "%s: %s: %v", name, op, err)
-			require.ErrorContains(t, err, "encrypt=strict needs SQL Server 2022", "%s: %s", name, op)
+			require.ErrorContains(t, err, c.says, "%s: %s", name, op)
 		}
 	}
 }

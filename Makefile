@@ -1,7 +1,7 @@
 # The build. `make help` lists the targets; CONTRIBUTING.md tells more.
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format vet tidy lint fmt redis-server postgresql
+.PHONY: help test check format vet tidy lint fmt release redis-server postgresql
 # One target at a time: each uses every processor by itself, and their output would mix.
 .NOTPARALLEL:
 
@@ -66,6 +66,9 @@ lint: $(LINT) ## run golangci-lint in every module
 
 fmt: ## format every file
 	gofmt -w .
+
+release: ## make release VERSION=v0.1.0 shows what a release would do; RELEASE=yes makes its commits and tags
+	@go -C internal/release run . -repo "$(CURDIR)" -version "$(VERSION)" $(if $(filter yes,$(RELEASE)),-write)
 
 # Built here rather than downloaded, so that it is made by the Go that made the code, on any machine. Compiling takes
 # minutes, once.

@@ -177,6 +177,32 @@ func ExampleWithOccurrence() {
 	// true
 }
 
+// One run a day by the wall clock of Berlin, in whatever zone an instance thinks it is.
+func ExampleOccurrenceID() {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	scheduled := time.Date(2026, 11, 30, 0, 30, 0, 0, berlin)
+	for _, t := range []time.Time{scheduled, scheduled.UTC(), scheduled.In(time.FixedZone("", -5*60*60))} {
+		fmt.Println(loki.OccurrenceID(t, 24*time.Hour, berlin))
+	}
+	fmt.Println(loki.OccurrenceID(scheduled, 7*24*time.Hour, berlin)) // the week
+	fmt.Println(loki.OccurrenceID(scheduled, 15*time.Minute, nil))    // an interval
+
+	err = newExampleLocker(memhandler.New()).ExecuteWithinLock(context.Background(), time.Minute, closeTheDay,
+		loki.WithOccurrence(loki.OccurrenceID(scheduled, 24*time.Hour, berlin), 48*time.Hour))
+	fmt.Println(err)
+	// Output:
+	// 2026-11-30
+	// 2026-11-30
+	// 2026-11-30
+	// 2026-11-30
+	// 2026-11-29T23:30:00Z
+	// <nil>
+}
+
 func ExampleWithoutRenewal() {
 	locker := newExampleLocker(memhandler.New())
 	err := locker.ExecuteWithinLock(context.Background(), 20*time.Millisecond, func(ctx context.Context) error {

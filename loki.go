@@ -128,9 +128,14 @@ func Execute[T any](ctx context.Context, l *Locker, expiry time.Duration, fn fun
 	return result, err
 }
 
-// Acquire takes the lock without a closure, for code that cannot be one, such as the lock interface of a scheduler. It
+// Acquire acquires the lock without a closure, for code that cannot be one, such as the lock interface of a scheduler. It
 // returns the errors of ExecuteWithinLock that say "fn did not run". The lease is renewed until [Lease.Release] is
-// called, ctx ends, it is lost, or the Locker is closed: whoever calls Acquire calls Release.
+// called, ctx ends, it is lost, or the Locker is closed: the caller of Acquire calls Release.
+//
+// ctx is the life of the lease, not only of the call: when it ends, the lease is renewed no longer, and another instance
+// may acquire the lock while work that does not watch [Lease.Context] goes on. Many schedulers end the context that they
+// hand over as soon as they are told to stop, and only then wait for the job: there pass [context.WithoutCancel](ctx), and
+// end the lease with Release.
 func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Option) (*Lease, error) {
 	ls, _, o, err := l.acquire(ctx, expiry, opts, false)
 	if err != nil {

@@ -17,7 +17,15 @@ const (
 
 // WithOccurrence runs one occurrence of a scheduled job at most once across the fleet: a tick, a date, a message's id.
 // If fn returns nil, the stores remember id for keep, and other calls with it return an error that matches [ErrDone] (and
-// [ErrBusy]) without running fn; that ends a wait. If fn fails, another instance may run the occurrence.
+// [ErrBusy]) without running fn; that ends a wait.
+//
+// Every instance has to come to the same id. Make it with [OccurrenceID] rather than by formatting a time: the zone of a
+// machine is its own affair.
+//
+// If fn fails, nothing is remembered and nothing is scheduled: the occurrence runs again only where another instance waits
+// for the lock, or comes to it later with the same id. Instances that were skipped have gone. Where a failed run has to be
+// made up for, let every instance wait ([WithWait]) for as long as a run may take, or have fn retry, or call again with the
+// same id until the error is nil or matches [ErrDone].
 //
 // The record is a second claim, at the key of the lock followed by "@" and id. The lock is acquired in both stores, as
 // under [MirrorSync]; then the record is looked up in both, and after fn it is written to both while the lock is still
@@ -30,13 +38,40 @@ const (
 // It is for closures: with [Locker.Acquire] nobody could say whether the run succeeded.
 func WithOccurrence(id string, keep time.Duration) Option {
 	return func(o *options) error {
+		mistake := errors.Join(o.once("WithOccurrence", [2]any{id, keep}), validatePart("the occurrence", id))
 		o.occurrence, o.hasOccurrence, o.keep = id, true, keep
-		mistake := validatePart("the occurrence", id)
 		if keep < MinExpiry || keep > MaxExpiry {
 			mistake = errors.Join(mistake, fmt.Errorf("loki: an occurrence cannot be remembered for %v: it must be between %v and %v", keep, MinExpiry, MaxExpiry))
 		}
 		return mistake
 	}
+}
+
+// OccurrenceID returns the id, for [WithOccurrence], of the run that was scheduled for t: the same in every instance,
+// whatever the zone of its machine. It names the period that t lies in. Where the scheduler does not pass the scheduled
+// time, the current time will do as long as every instance calls within that period: not for a daily job at 23:59.
+//
+// A period of whole days (24h, 7*24h) is counted by the calendar of zone, which the fleet has to agree on: a day is a date,
+// a week begins on Monday. A day on which the clocks change is one day, so a job that is scheduled for 02:30 runs once in
+// the night that has two of them, and also in the one that has none, where its scheduler moves it.
+//
+// Any other period is counted in UTC, whatever zone is, because an hour by the wall clock may come twice. Each period has
+// one occurrence: pass the interval of the schedule, or less where the schedule goes by a wall clock whose changes make the
+// distance between two runs shorter than usual ("every six hours" has one of five: pass an hour). Zero stands for t itself,
+// for schedulers that hand the same t to every instance.
+//
+// A nil zone is UTC. time.Local is right only where all machines have the same one.
+func OccurrenceID(t time.Time, period time.Duration, zone *time.Location) string {
+	const day = 24 * time.Hour
+	if period < day || period%day != 0 {
+		return t.UTC().Truncate(period).Format(time.RFC3339Nano)
+	}
+	if zone == nil {
+		zone = time.UTC
+	}
+	year, month, date := t.In(zone).Date()
+	// Truncate counts from a Monday, in days of 24 hours, which those of UTC are.
+	return time.Date(year, month, date, 0, 0, 0, 0, time.UTC).Truncate(period).Format(time.DateOnly)
 }
 
 // checkOccurrence looks up whether the occurrence has been run, by trying to claim its record and giving it back. A

@@ -156,3 +156,78 @@ func TestOccurrence_Arguments(t *testing.T) {
 		require.Empty(t, r.primary.Calls())
 	})
 }
+
+// https://github.com/HabitRPG/habitica/issues/3547
+func TestOccurrenceIDIsTheSameInEveryZone(t *testing.T) {
+	berlin := zone(t, "Europe/Berlin")
+	for _, scheduled := range []time.Time{
+		time.Date(2026, 11, 30, 0, 30, 0, 0, berlin),
+		time.Date(2026, 3, 29, 3, 30, 0, 0, berlin),
+		time.Date(2026, 10, 25, 2, 30, 0, 0, berlin),
+	} {
+		for _, period := range []time.Duration{0, 15 * time.Minute, 7 * time.Hour, 24 * time.Hour, 36 * time.Hour, 7 * 24 * time.Hour} {
+			want := loki.OccurrenceID(scheduled, period, berlin)
+			for _, name := range []string{"UTC", "Pacific/Kiritimati", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"} {
+				require.Equal(t, want, loki.OccurrenceID(scheduled.In(zone(t, name)), period, berlin), "%v %v %s", scheduled, period, name)
+			}
+		}
+	}
+}
+
+func TestOccurrenceIDOfADayOnWhichTheClocksChange(t *testing.T) {
+	berlin, london := zone(t, "Europe/Berlin"), zone(t, "Europe/London")
+	const day = 24 * time.Hour
+
+	twice := time.Date(2026, 10, 25, 0, 30, 0, 0, time.UTC) // 02:30 comes twice, an hour apart
+	require.Equal(t, twice.In(berlin).Format(time.TimeOnly), twice.Add(time.Hour).In(berlin).Format(time.TimeOnly))
+	require.Equal(t, "2026-10-25", loki.OccurrenceID(twice, day, berlin))
+	require.Equal(t, "2026-10-25", loki.OccurrenceID(twice.Add(time.Hour), day, berlin), "a daily job runs once")
+	require.NotEqual(t, loki.OccurrenceID(twice, time.Hour, berlin), loki.OccurrenceID(twice.Add(time.Hour), time.Hour, berlin), "an hourly one both times")
+
+	for _, moved := range []time.Duration{1*time.Hour + 30*time.Minute, 2*time.Hour + 30*time.Minute} { // 02:30 does not come
+		at := time.Date(2026, 3, 29, 0, 0, 0, 0, berlin).Add(moved)
+		require.Equal(t, "2026-03-29", loki.OccurrenceID(at, day, berlin), at)
+	}
+
+	for _, z := range []*time.Location{berlin, london} { // every day of three years has an id of its own, weeks have seven
+		days, weeks := map[string]int{}, map[string]int{}
+		for date := range 3 * 364 {
+			at := time.Date(2025, 1, 6+date, 23, 59, 59, 0, z) // a Monday
+			require.Equal(t, at.Format(time.DateOnly), loki.OccurrenceID(at, day, z))
+			days[loki.OccurrenceID(at, day, z)]++
+			weeks[loki.OccurrenceID(at, 7*day, z)]++
+		}
+		require.Len(t, days, 3*364)
+		require.Len(t, weeks, 3*52)
+
+		// Every six hours by the wall clock, with the period that the documentation advises.
+		runs, ids := 0, map[string]bool{}
+		for date := range 365 {
+			for hour := 0; hour < 24; hour += 6 {
+				runs++
+				ids[loki.OccurrenceID(time.Date(2026, 1, 1+date, hour, 0, 0, 0, z), time.Hour, z)] = true
+			}
+		}
+		require.Len(t, ids, runs)
+	}
+}
+
+func TestOccurrenceIDIsAnOccurrence(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		at := time.Now().Add(1234567 * time.Nanosecond)
+		for _, period := range []time.Duration{-1, 0, 1, time.Second, 24 * time.Hour} {
+			id := loki.OccurrenceID(at, period, nil)
+			r.requireRan(r.locker(), loki.WithOccurrence(id, time.Minute))
+			synctest.Wait()
+			require.ErrorIs(t, r.locker().ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), loki.WithOccurrence(id, time.Minute)), loki.ErrDone)
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+func zone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	z, err := time.LoadLocation(name)
+	require.NoError(t, err)
+	return z
+}

@@ -9,10 +9,13 @@ import (
 // UntilDone is what [WithWait] is given to wait as long as the context lasts.
 const UntilDone = time.Duration(1<<63 - 1)
 
-// Option changes one call of [Locker.ExecuteWithinLock], [Execute] or [Locker.Acquire].
+// Option changes one call of [Locker.ExecuteWithinLock], [Execute] or [Locker.Acquire]. Two options of one kind that say
+// different things are an error, and nothing is sent: which of them counts would depend on their order.
 type Option func(*options) error
 
 type options struct {
+	given map[string]any // what each kind of option was given
+
 	resource    string
 	hasResource bool
 	wait        time.Duration
@@ -40,12 +43,25 @@ func newOptions(opts []Option) (options, error) {
 	return o, errors.Join(mistakes...)
 }
 
+// once notes that the option called name was given value, and returns an error if another one was given before.
+func (o *options) once(name string, value any) error {
+	if before, ok := o.given[name]; ok && before != value {
+		return fmt.Errorf("loki: %s was given twice, with different values: pass it once", name)
+	}
+	if o.given == nil {
+		o.given = make(map[string]any)
+	}
+	o.given[name] = value
+	return nil
+}
+
 // WithResource locks one thing under the service key instead of the service as a whole: "service/resource". The two
-// are different locks. A name is subject to the rules of a service key, and the pair to [MaxKeyLength].
+// are different locks. A name is subject to the rules of a service key, and the pair to [MaxKeyLength]. A call locks one
+// resource.
 func WithResource(name string) Option {
 	return func(o *options) error {
 		o.resource, o.hasResource = name, true
-		return validatePart("the resource", name)
+		return errors.Join(o.once("WithResource", name), validatePart("the resource", name))
 	}
 }
 
@@ -58,7 +74,7 @@ func WithResource(name string) Option {
 func WithWait(max time.Duration) Option {
 	return func(o *options) error {
 		o.wait = max
-		return nil
+		return o.once("WithWait", max)
 	}
 }
 
@@ -72,7 +88,7 @@ func WithMinHold(d time.Duration) Option {
 			return fmt.Errorf("loki: a minimum hold of %v is not possible: it must be between 0 and %v", d, MaxExpiry)
 		}
 		o.minHold = d
-		return nil
+		return o.once("WithMinHold", d)
 	}
 }
 
@@ -95,13 +111,13 @@ type Outcome struct {
 }
 
 // WithOutcome has *out filled before the call returns, or panics because fn did. For [Locker.Acquire], Ran says that
-// the lock was granted.
+// the lock was granted. A call has one Outcome.
 func WithOutcome(out *Outcome) Option {
 	return func(o *options) error {
 		if out == nil {
 			return errors.New("loki: WithOutcome needs a place to put the outcome, got nil")
 		}
 		o.outcome = out
-		return nil
+		return o.once("WithOutcome", out)
 	}
 }

@@ -25,7 +25,7 @@ type replicaAck struct {
 // a server for each command, and would send WAIT to any.
 type server interface {
 	Conn() *redis.Conn
-	pipeliner
+	pool
 }
 
 // cluster is [redis.ClusterClient]. Its own pipeline sends WAIT, which has no key, to a node of its choice, so the node
@@ -34,10 +34,6 @@ type cluster interface {
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	ForEachShard(ctx context.Context, fn func(ctx context.Context, client *redis.Client) error) error
 	Options() *redis.ClusterOptions
-}
-
-type pipeliner interface {
-	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
 }
 
 // mistake says why this client cannot wait for replicas; empty if it can.
@@ -61,14 +57,12 @@ func (a replicaAck) mistake(client Client) string {
 
 // confirmed is run for a script whose write has to reach replicas. The error says why it is not known to have reached
 // them, and is nil if the script itself failed.
-func (h *Handler) confirmed(ctx context.Context, s script, key string, args ...any) (cmd *redis.Cmd, unconfirmed error) {
-	if h.ack.replicas == 0 {
-		return h.run(ctx, s, key, args...), nil
-	}
-	cmd, wait := h.ack.run(ctx, h.client, s, h.naming.keys(key), args)
-	h.lookAgain(ctx, cmd.Err())
-	if cmd.Err() == nil {
-		unconfirmed = h.tooFew(ctx, key, wait)
+func (h *Handler) confirmed(ctx context.Context, op how, s script, key string, args ...any) (cmd *redis.Cmd, unconfirmed error) {
+	e := &evaluator{how: op, handler: h}
+	e.confirm = h.ack.replicas > 0
+	cmd = e.run(ctx, s, key, args...)
+	if e.confirm && cmd.Err() == nil {
+		unconfirmed = h.tooFew(ctx, key, e.wait)
 	}
 	return cmd, unconfirmed
 }
@@ -98,58 +92,6 @@ func (h *Handler) takeBack(ctx context.Context, c loki.Claim, unconfirmed error)
 	return fmt.Errorf("%w; it was taken back", unconfirmed)
 }
 
-// run sends a script and, behind it on the same connection, WAIT: it is about what its connection has written. Both go
-// in one pipeline, which go-redis repeats as a whole, since a WAIT alone on another connection would prove nothing.
-func (a replicaAck) run(ctx context.Context, client Client, s script, keys []string, args []any) (*redis.Cmd, *redis.IntCmd) {
-	if err := ctx.Err(); err != nil { // not every client looks before it sends
-		return failed(ctx, err)
-	}
-	c, ok := client.(cluster)
-	if !ok {
-		return a.send(ctx, client.(pipeliner), s, keys, args, false)
-	}
-	node, err := c.MasterForKey(ctx, keys[0])
-	if err != nil {
-		return failed(ctx, err)
-	}
-	asking := false
-	for redirects := c.Options().MaxRedirects; ; redirects-- {
-		cmd, wait := a.send(ctx, node, s, keys, args, asking)
-		address, moved := redis.IsMovedError(cmd.Err())
-		if !moved {
-			address, asking = redis.IsAskError(cmd.Err())
-		}
-		if !moved && !asking || redirects <= 0 {
-			return cmd, wait
-		}
-		if node = find(ctx, c, address); node == nil {
-			return cmd, wait
-		}
-	}
-}
-
-// send sends the digest, and the text if the server does not know it.
-func (a replicaAck) send(ctx context.Context, node pipeliner, s script, keys []string, args []any, asking bool) (cmd *redis.Cmd, wait *redis.IntCmd) {
-	for _, eval := range []func(p redis.Pipeliner) *redis.Cmd{
-		func(p redis.Pipeliner) *redis.Cmd { return p.EvalSha(ctx, s.digest, keys, args...) },
-		func(p redis.Pipeliner) *redis.Cmd { return p.Eval(ctx, s.text, keys, args...) },
-	} {
-		// Each command has its own error.
-		_, _ = node.Pipelined(ctx, func(p redis.Pipeliner) error {
-			if asking {
-				p.Do(ctx, "asking")
-			}
-			cmd = eval(p)
-			wait = redis.NewIntCmd(ctx, "wait", a.replicas, milliseconds(a.timeout))
-			return p.Process(ctx, wait)
-		})
-		if !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-			break
-		}
-	}
-	return cmd, wait
-}
-
 // find returns the node at an address, nil if there is none. ForEachShard looks at the cluster anew.
 func find(ctx context.Context, c cluster, address string) *redis.Client {
 	found := make(chan *redis.Client, 1)
@@ -168,11 +110,4 @@ func find(ctx context.Context, c cluster, address string) *redis.Client {
 	default:
 		return nil
 	}
-}
-
-func failed(ctx context.Context, err error) (*redis.Cmd, *redis.IntCmd) {
-	cmd, wait := redis.NewCmd(ctx), redis.NewIntCmd(ctx)
-	cmd.SetErr(err)
-	wait.SetErr(err)
-	return cmd, wait
 }

@@ -4,7 +4,9 @@ package redishandler_test
 
 import (
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +18,7 @@ import (
 	"github.com/lokilock/loki/redishandler"
 )
 
-// Each WAIT that the server gets came on the connection of a script, right behind it.
+// Behind each script that the server gets comes a WAIT, on the same connection and with nothing but scripts between.
 func TestReplicaAckWaitsOnTheConnectionThatWrote(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -52,21 +54,27 @@ func TestReplicaAckWaitsOnTheConnectionThatWrote(t *testing.T) {
 	}
 	all.Wait()
 	f.do("ECHO", "the end")
-	last := make(map[string]string) // by connection
-	waits := 0
+	unconfirmed := make(map[string]bool) // by connection
+	scripts := 0
 	for line := range lines {
 		from, name, ok := monitored(line)
 		if !ok {
 			continue
 		}
-		if name == "wait" {
-			waits++
-			require.Contains(t, []string{"eval", "evalsha"}, last[from], "%s", line)
+		switch name {
+		case "eval", "evalsha":
+			scripts++
+			unconfirmed[from] = true
+		case "wait":
+			require.True(t, unconfirmed[from], "%s", line)
+			unconfirmed[from] = false
+		default:
+			require.False(t, unconfirmed[from], "%s", line)
 		}
-		last[from] = name
 		if name == "echo" {
 			break
 		}
 	}
-	require.GreaterOrEqual(t, waits, 32*20*2)
+	require.NotContains(t, slices.Collect(maps.Values(unconfirmed)), true)
+	require.GreaterOrEqual(t, scripts, 32*20*2)
 }

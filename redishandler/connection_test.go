@@ -184,30 +184,3 @@ func TestCase095_ALockerThatClosesLeavesTheSharedClientOpen(t *testing.T) {
 	require.Equal(t, 2, ran)
 	require.NoError(t, client.Ping(t.Context()).Err())
 }
-
-// The pool is the application's as well, and may be empty for a while. The lock is not "busy" then.
-func TestAnExhaustedSharedPoolFallsBack(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	client := f.server.Client(t, noWait, func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 2, 20*time.Millisecond })
-	l, err := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(redishandler.New(client)).Build()
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close(context.WithoutCancel(t.Context()))) }()
-	run := func() error {
-		return l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { return nil })
-	}
-
-	var blocked [2]*redis.Conn
-	for i := range blocked {
-		blocked[i] = client.Conn()
-		require.NoError(t, blocked[i].Ping(t.Context()).Err())
-	}
-	err = run()
-	require.ErrorIs(t, err, loki.ErrUnavailable)
-	require.NotErrorIs(t, err, loki.ErrBusy)
-	require.ErrorIs(t, err, redis.ErrPoolTimeout)
-	for _, conn := range blocked {
-		require.NoError(t, conn.Close())
-	}
-	require.NoError(t, run())
-}

@@ -34,6 +34,7 @@ type Handler struct {
 	ack      replicaAck
 	mistake  error // of New's caller; every method returns it
 
+	batches   batcher
 	listeners *listeners // nil if the client cannot subscribe
 	waking    string     // the command by which the scripts wake listeners
 }
@@ -80,12 +81,22 @@ func (h *Handler) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 }
 
 // Release implements [loki.LockHandler]. The token of a mirrored claim is remembered for c.Expiry.
-func (h *Handler) Release(ctx context.Context, c loki.Claim) error { return h.release(ctx, c, "") }
+func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
+	_, err := h.release(ctx, c, "", false)
+	return err
+}
 
-// release is Release of one grant of the claim alone, by its fence, or of whichever there is.
-func (h *Handler) release(ctx context.Context, c loki.Claim, fence string) error {
+// ReleaseHeld implements [loki.Releaser]. It is sure of what it found only if the request was sent once, by a client of
+// go-redis itself: a wrapper may have sent it again.
+func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
+	return h.release(ctx, c, "", true)
+}
+
+// release is Release of one grant of the claim alone, by its fence, or of whichever there is. With once it reports
+// whether the claim held, and true where it cannot tell.
+func (h *Handler) release(ctx context.Context, c loki.Claim, fence string, once bool) (held bool, err error) {
 	if err := h.check(c); err != nil {
-		return err
+		return false, err
 	}
 	keep := int64(0)
 	if c.Mirrored {
@@ -99,8 +110,12 @@ func (h *Handler) release(ctx context.Context, c loki.Claim, fence string) error
 	if fence != "" {
 		args = append(args, fence)
 	}
-	_, err := h.run(ctx, releaseScript, c.Key, args...).Text()
-	return h.classify(ctx, c.Key, err)
+	e := &evaluator{how: how{op: releasing, repeated: c.Repeated, once: once}, handler: h}
+	reply, err := e.run(ctx, releaseScript, c.Key, args...).Text()
+	if err != nil {
+		return false, h.classify(ctx, c.Key, err)
+	}
+	return reply == "1" || e.unsure, nil
 }
 
 // Grant implements [loki.Granter].
@@ -108,7 +123,7 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	if err := h.checkLasting(c); err != nil {
 		return loki.Grant{}, err
 	}
-	cmd, unconfirmed := h.confirmed(ctx, grantScript, c.Key,
+	cmd, unconfirmed := h.confirmed(ctx, how{op: acquiring, repeated: c.Repeated}, grantScript, c.Key,
 		c.Token, milliseconds(c.Expiry), c.Holder, c.Fence, c.Supersedes, milliseconds(h.fenceTTL), h.waking)
 	reply, err := cmd.StringSlice()
 	if err != nil {
@@ -129,7 +144,7 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (held bool, err erro
 	if err := h.checkLasting(c); err != nil {
 		return false, err
 	}
-	cmd, unconfirmed := h.confirmed(ctx, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(h.fenceTTL), h.waking)
+	cmd, unconfirmed := h.confirmed(ctx, how{op: renewing, repeated: c.Repeated}, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(h.fenceTTL), h.waking)
 	reply, err := cmd.Text()
 	if err != nil {
 		return false, h.classify(ctx, c.Key, err)
@@ -145,7 +160,7 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 	if err := h.checkKey(key); err != nil {
 		return loki.Holder{}, false, err
 	}
-	reply, err := h.run(ctx, inspectScript, key).StringSlice()
+	reply, err := h.run(ctx, how{op: acquiring}, inspectScript, key).StringSlice()
 	if err != nil {
 		return loki.Holder{}, false, h.classify(ctx, key, err)
 	}
@@ -167,16 +182,10 @@ func (h *Handler) Validate() error {
 	return h.mistake
 }
 
-// run sends a script, unless ctx has ended: not every client looks before it sends.
-func (h *Handler) run(ctx context.Context, s script, key string, args ...any) *redis.Cmd {
-	if err := ctx.Err(); err != nil {
-		cmd := redis.NewCmd(ctx)
-		cmd.SetErr(err)
-		return cmd
-	}
-	cmd := s.run(ctx, h.client, h.naming.keys(key), args...)
-	h.lookAgain(ctx, cmd.Err())
-	return cmd
+// run sends a script of which nothing but the reply is of interest.
+func (h *Handler) run(ctx context.Context, op how, s script, key string, args ...any) *redis.Cmd {
+	e := &evaluator{how: op, handler: h}
+	return e.run(ctx, s, key, args...)
 }
 
 // lookAgain has a cluster's client ask who has which slot if a command got no reply: the master may have been replaced.

@@ -174,7 +174,7 @@ func (q *Quorum) check(ctx context.Context, rule func(*Handler) error) error {
 
 // look asks one server who holds.
 func (h *Handler) look(ctx context.Context, key string) Vote {
-	reply, err := h.run(ctx, lookScript, key).StringSlice()
+	reply, err := h.run(ctx, how{op: acquiring}, lookScript, key).StringSlice()
 	switch {
 	case err != nil:
 		return failure(h.classify(ctx, key, err))

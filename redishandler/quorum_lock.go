@@ -165,7 +165,7 @@ func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot
 
 // vote asks one server to record a claim, for longer than its expiry, so that it holds for as long by our clock.
 func (h *Handler) vote(ctx context.Context, c loki.Claim) Vote {
-	reply, err := h.run(ctx, voteScript, c.Key,
+	reply, err := h.run(ctx, how{op: acquiring, repeated: c.Repeated}, voteScript, c.Key,
 		c.Token, milliseconds(padded(c.Expiry)), c.Holder, 0, c.Supersedes, milliseconds(h.fenceTTL), h.waking).StringSlice()
 	switch {
 	case err != nil:

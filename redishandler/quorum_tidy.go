@@ -83,7 +83,7 @@ func (m *member) releaseOnce(ctx context.Context, c loki.Claim, fence string) Vo
 			}
 			grant = found
 		}
-		if err := m.handler.release(ctx, c, grant); err != nil {
+		if _, err := m.handler.release(ctx, c, grant, false); err != nil {
 			return failure(err)
 		}
 		return Vote{Verdict: VerdictNotHeld}
@@ -92,7 +92,7 @@ func (m *member) releaseOnce(ctx context.Context, c loki.Claim, fence string) Vo
 
 // fenceOf is the fence with which the server has the claim, empty if it does not.
 func (h *Handler) fenceOf(ctx context.Context, c loki.Claim) (string, error) {
-	fence, err := h.run(ctx, fenceScript, c.Key, c.Token).Text()
+	fence, err := h.run(ctx, how{op: releasing, repeated: c.Repeated}, fenceScript, c.Key, c.Token).Text()
 	if err != nil {
 		return "", h.classify(ctx, c.Key, err)
 	}

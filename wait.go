@@ -80,6 +80,9 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil, l.waitEnded(ctx, r.key)
+		case isCutShort(err) && l.gate.known(r.key) != nil: // no news of the holder
+			poll.Reset(jitter.Around(pause))
+			continue
 		case !ok || over():
 			return nil, err
 		}

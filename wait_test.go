@@ -424,7 +424,32 @@ func TestWaitOfACallerWithoutTimeEndsNoOther(t *testing.T) {
 	})
 }
 
-// The same with a real server, 5 ms away.
+// The last attempts before the end of ctx have hardly any time, and the secondary is of no help.
+func TestWaitEndsBusyAndWithTheContextWhateverTheSecondary(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		c := foreign(time.Hour)
+		r.primary.plant(t, c)
+		r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}})
+		r.primary.faults.Set(lokitest.OpNotify, lokitest.Fault{Err: errors.ErrUnsupported}) // so that it polls
+		r.secondary.fail(errDown)
+		for d := 60 * time.Millisecond; d < time.Second; d += 7 * time.Millisecond {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), d, errFn)
+			start := time.Now()
+			err := l.ExecuteWithinLock(ctx, time.Minute, mustNotRun(t), loki.WithWait(loki.UntilDone))
+			cancel()
+			require.ErrorIs(t, err, loki.ErrBusy, d)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, errFn)
+			require.NotErrorIs(t, err, loki.ErrUnavailable)
+			require.Equal(t, d, time.Since(start))
+		}
+		require.Empty(t, r.events(loki.KindUnavailable))
+		require.NoError(t, r.primary.mem.Release(t.Context(), c))
+	})
+}
+
+// What the tests above say in a bubble, with a real server that is 5 ms away.
 func TestWaitOnAServerFarAwayIsNoOutage(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t)

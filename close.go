@@ -23,7 +23,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	}
 	for ls, _ := LeaseFromContext(ctx); ls != nil; ls = ls.parent {
 		if ls.locker == l && ls.running.Load() {
-			return fmt.Errorf("loki: Close was called inside the closure that holds %q, and would wait for it for ever: call it after the closure has returned", ls.claim.Key)
+			return fmt.Errorf("loki: Close was called inside the closure that holds %q, and would wait for it forever: call it after the closure has returned", ls.claim.Key)
 		}
 	}
 	l.mu.Lock()

@@ -216,7 +216,7 @@ func (x *exchange) send(c Claim) *attempt {
 			if v := recover(); v != nil {
 				t.err = fmt.Errorf("the handler panicked: %v", v)
 				x.store.events.emit(x.ctx, Event{Kind: KindPanic, Handler: x.store.name, Op: x.op, Key: c.Key,
-					Err: fmt.Errorf("loki: the %s handler panicked: %v\n%s", x.store.name, v, debug.Stack())})
+					Err: fmt.Errorf("loki: the %s handler panicked: %s\n%s", x.store.name, oneLine(fmt.Errorf("%v", v)), debug.Stack())})
 			}
 			close(t.returned)
 			if !t.state.CompareAndSwap(attemptRunning, attemptReturned) {

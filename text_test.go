@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
 	"github.com/lokilock/loki/memhandler"
 )
 
@@ -133,4 +134,17 @@ func TestBusyTextLeavesOutWhatTheStoreDoesNotKnow(t *testing.T) {
 	} {
 		require.EqualError(t, &loki.BusyError{Key: "job", Holder: h}, text)
 	}
+}
+
+func TestPanicTextIsReadableUpToTheStack(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Panic: hostile})
+		require.Error(t, r.locker(alone).ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t)))
+		panics := r.events(loki.KindPanic)
+		require.Len(t, panics, 1)
+		said, stack, _ := strings.Cut(panics[0].Err.Error(), "\n")
+		require.Contains(t, said, "the primary handler panicked: root; ")
+		requireReadable(t, said, 200)
+		require.True(t, strings.HasPrefix(stack, "goroutine "), stack)
+	})
 }

@@ -208,7 +208,7 @@ func (h *Handler) check(c loki.Claim) error {
 		return err
 	}
 	if c.Token == "" || strings.Contains(c.Token, " ") { // a space ends the token in the lock's value
-		return fmt.Errorf("redishandler: the claim of %q has the token %q: it must be there and have no spaces in it", c.Key, c.Token)
+		return fmt.Errorf("redishandler: the claim of %q has an owner token that is empty or has a space in it", c.Key)
 	}
 	return nil
 }

@@ -182,10 +182,10 @@ func TestCase043_ExpiryMustBePositive(t *testing.T) {
 func TestClaimsThatCannotBeStoredAreRefused(t *testing.T) {
 	f := newFixture(t)
 	for text, spoil := range map[string]func(*loki.Claim){
-		"key is empty":        func(c *loki.Claim) { c.Key = "" },
-		`has the token ""`:    func(c *loki.Claim) { c.Token = "" },
-		`has the token "a b"`: func(c *loki.Claim) { c.Token = "a b" },
-		"cannot be negative":  func(c *loki.Claim) { c.Fence = -1 },
+		"key is empty":         func(c *loki.Claim) { c.Key = "" },
+		"owner token that is ": func(c *loki.Claim) { c.Token = "" },
+		"or has a space in it": func(c *loki.Claim) { c.Token = "a b" },
+		"cannot be negative":   func(c *loki.Claim) { c.Fence = -1 },
 	} {
 		c := claim("k", time.Minute)
 		spoil(&c)

@@ -4,6 +4,7 @@ package redishandler_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/internal/faultproxy"
+	"github.com/lokilock/loki/internal/redistest"
 	"github.com/lokilock/loki/redishandler"
 )
 
@@ -136,4 +138,48 @@ func TestCase092_AClosedClientIsAMistake(t *testing.T) {
 		requireMistake(t, err, "closed")
 		require.ErrorIs(t, err, redis.ErrClosed, name)
 	}
+}
+
+// https://github.com/mike-marcacci/node-redlock/issues/304
+func TestAServerWithoutScriptsIsAPermanentErrorWithoutTheToken(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	for name, c := range map[string]struct {
+		server *redistest.Server
+		advice string
+	}{
+		"a sentinel":  {redistest.StartSentinels(t, "locks", master, 0)[0], "redis.NewFailoverClient"},
+		"no EVALSHA":  {redistest.Start(t, "--rename-command", "EVALSHA", ""), "EVAL and EVALSHA"},
+		"no EVAL":     {redistest.Start(t, "--rename-command", "EVAL", ""), "EVAL and EVALSHA"},
+		"another GET": {redistest.Start(t, "--rename-command", "GET", "FETCH"), "under another name: they need GET"},
+		"no DEL":      {redistest.Start(t, "--rename-command", "DEL", ""), "they need GET, GETEX, SET, DEL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := redishandler.New(c.server.Client(t))
+			held := claim("k", time.Minute)
+			var failed error
+			for _, call := range []string{"Grant", "Extend", "Release"} {
+				if err := calls(h, held)[call](t.Context()); err != nil {
+					failed = err
+					require.NotContains(t, err.Error(), held.Token)
+				}
+			}
+			requireMistake(t, failed, c.advice)
+		})
+	}
+}
+
+func TestAnAnswerOfAnotherScriptIsNotRepeated(t *testing.T) {
+	f := newFixture(t)
+	proxy := faultproxy.Start(t, f.server.Addr())
+	handler := redishandler.New(f.server.Client(t, noWait, func(o *redis.Options) { o.Addr = proxy.Addr() }))
+	proxy.Answer(faultproxy.Containing("evalsha"), "*2\r\n+0\r\n+owner-token\r\n")
+	_, err := handler.Lock(t.Context(), claim("k", time.Minute))
+	requireMistake(t, err, "of 2 values is not one of the script's")
+	require.NotContains(t, err.Error(), "owner-token")
+
+	proxy.Answer(faultproxy.Containing("evalsha"), "-ERR "+strings.Repeat("x", 1<<20)+"\r\n")
+	_, err = handler.Lock(t.Context(), claim("k", time.Minute))
+	requireMistake(t, err, "ERR xxx")
+	require.Less(t, len(err.Error()), 300)
 }

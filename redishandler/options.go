@@ -58,9 +58,9 @@ func WithFenceTTL(d time.Duration) Option {
 // service key. Instances of both then exclude each other while a fleet moves from one to the other.
 //
 // A claim is the only key then. There are no fences, no memory of the last released token, and no prefix to tell a
-// lock from other data: a string that is not a claim is taken for a LokiNet holder's name. LokiNet has no resources,
-// so a lock with one keeps the key that it has without this option. In Redis Cluster such locks work as well, but
-// neither library promises anything of it.
+// lock from other data: a string that is not a claim is taken for LokiNet's. Its text is not
+// repeated as a holder's name, since it may be an application's. LokiNet has no resources, so a lock with one keeps the key
+// that it has without this option. In Redis Cluster such locks work as well, but neither library promises anything of it.
 func WithLokiNetKeys() Option { return func(s *settings) { s.naming.lokiNet = true } }
 
 // WithReplicaAck has a claim count as held only once n replicas have it, so that it survives a failover to one of them:

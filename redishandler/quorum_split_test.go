@@ -3,6 +3,7 @@ package redishandler_test
 // This file is votes that decide nothing, and votes that could.
 
 import (
+	"fmt"
 	"context"
 	"sync"
 	"testing"
@@ -95,7 +96,7 @@ func TestQuorumThatStaysSplitIsUnavailable(t *testing.T) {
 				}
 			}
 			_, err := q.handler.Lock(q.context(), claim("k", time.Minute))
-			requireUnavailable(t, err, "held by another ("+holders[1].Holder+")")
+			requireUnavailable(t, err, fmt.Sprintf("held by another (%q)", holders[1].Holder))
 			require.Equal(t, tt.want, votes(t, err))
 			entered, _ := q.gates[0].counts()
 			require.Equal(t, 12, entered, "rounds")

@@ -192,7 +192,7 @@ func TestQuorumRefusesClaimsThatAHandlerRefuses(t *testing.T) {
 	q := redishandler.NewQuorum(clientsOf(t, 3))
 	for text, change := range map[string]func(*loki.Claim){
 		"key is empty":        func(c *loki.Claim) { c.Key = "" },
-		"it must be there":    func(c *loki.Claim) { c.Token = "" },
+		"that is empty":       func(c *loki.Claim) { c.Token = "" },
 		"it must be positive": func(c *loki.Claim) { c.Expiry = 0 },
 		"cannot be negative":  func(c *loki.Claim) { c.Fence = -1 },
 	} {
@@ -208,7 +208,7 @@ func TestQuorumOfLokiNetKeys(t *testing.T) {
 	for _, f := range q.at[:2] {
 		f.do("SET", "k", "a LokiNet holder", "PX", 60000)
 	}
-	require.Equal(t, "a LokiNet holder", q.mustBeBusy(claim("k", time.Minute)).HeldBy.ID)
+	require.Equal(t, notOurs, q.mustBeBusy(claim("k", time.Minute)).HeldBy.ID)
 	for _, f := range q.at[:2] {
 		f.do("DEL", "k")
 	}

@@ -47,7 +47,7 @@ type Vote struct {
 func (v Vote) String() string {
 	s := v.Server + ": " + string(v.Verdict)
 	if v.HeldBy.ID != "" {
-		s += fmt.Sprintf(" (%s)", v.HeldBy.ID)
+		s += fmt.Sprintf(" (%q)", v.HeldBy.ID)
 	}
 	if v.Err != nil {
 		s += ": " + v.Err.Error()

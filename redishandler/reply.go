@@ -62,5 +62,6 @@ func parseMilliseconds(s string) (int64, error) {
 var errMalformed = errors.New("not one of the script's")
 
 func malformed(reply []string) error {
-	return fmt.Errorf("redishandler: the server's answer %q is not one of the script's: is something between it and the client?", reply)
+	// It is not repeated: there may be an owner token in it.
+	return fmt.Errorf("redishandler: the server's answer of %d values is not one of the script's: is something between it and the client?", len(reply))
 }

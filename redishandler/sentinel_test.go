@@ -187,3 +187,44 @@ func portOf(s *redistest.Server) string {
 	_, port, _ := strings.Cut(s.Addr(), ":")
 	return port
 }
+
+// https://github.com/bitnami/charts/issues/3366
+func TestSentinelsThatRefuseAreAPermanentError(t *testing.T) {
+	t.Parallel()
+	sentinels := redistest.StartSentinels(t, "locks", redistest.Start(t), 0)
+	refused := func(change func(*redis.FailoverOptions)) error {
+		o := &redis.FailoverOptions{MasterName: "locks", SentinelAddrs: addrs(sentinels), SentinelUsername: "finder", SentinelPassword: "secret"}
+		change(o)
+		client := redis.NewFailoverClient(o)
+		defer func() { require.NoError(t, client.Close()) }()
+		_, err := redishandler.New(client).Lock(t.Context(), claim("k", time.Minute))
+		return err
+	}
+	for _, s := range sentinels {
+		client := s.Client(t)
+		for _, command := range documented(t, "sentinel", "ACL SETUSER") {
+			require.NoError(t, client.Do(t.Context(), command...).Err())
+		}
+		require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "outsider", "on", ">secret", "+ping").Err())
+		require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "default", "resetpass", ">other").Err())
+	}
+	require.NoError(t, refused(func(*redis.FailoverOptions) {}))
+	for advice, change := range map[string]func(o *redis.FailoverOptions){
+		"check its SentinelUsername and SentinelPassword":                      func(o *redis.FailoverOptions) { o.SentinelPassword = "wrong" },
+		"refused the client's login: check its SentinelUsername":               func(o *redis.FailoverOptions) { o.SentinelUsername, o.SentinelPassword = "", "" },
+		"SentinelUsername and SentinelPassword, which are not those of the se": func(o *redis.FailoverOptions) { o.SentinelUsername = "nobody" },
+		"the sentinels' user lacks a permission (NOPERM)":                      func(o *redis.FailoverOptions) { o.SentinelUsername = "outsider" },
+		"check the client's MasterName":                                        func(o *redis.FailoverOptions) { o.MasterName = "lockz" },
+		"SentinelAddrs names a server that is no sentinel": func(o *redis.FailoverOptions) {
+			o.SentinelAddrs, o.SentinelUsername, o.SentinelPassword = []string{redistest.Start(t).Addr()}, "", ""
+		},
+	} {
+		requireMistake(t, refused(change), advice)
+	}
+	sentinels[0].Kill()
+	requireMistake(t, refused(func(o *redis.FailoverOptions) { o.SentinelPassword = "wrong" }), "SentinelPassword")
+	requireUnavailable(t, refused(func(o *redis.FailoverOptions) { o.MasterName = "lockz" }), "refused") // the dead one might know it
+	sentinels[1].Kill()
+	sentinels[2].Kill()
+	requireUnavailable(t, refused(func(*redis.FailoverOptions) {}), "refused")
+}

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -47,6 +48,7 @@ type Server struct {
 	dir    string
 	conf   string // a configuration file, if there is one
 	args   []string
+	tls    *tls.Config // of its clients, if it speaks TLS
 	proc   *process
 }
 
@@ -55,10 +57,17 @@ type Server struct {
 func Start(tb TB, args ...string) *Server {
 	tb.Helper()
 	s := prepare(tb, args...)
+	s.start(tb)
+	return s
+}
+
+// start finds a port and runs the server at it.
+func (s *Server) start(tb TB) {
+	tb.Helper()
 	var err error
 	for range startAttempts {
 		s.port = freePort(tb)
-		if slices.Contains(args, "--cluster-enabled") {
+		if slices.Contains(s.args, "--cluster-enabled") {
 			s.port = freeClusterPort(tb)
 		}
 		if err = s.run(); !errors.Is(err, syscall.EADDRINUSE) {
@@ -68,7 +77,6 @@ func Start(tb TB, args ...string) *Server {
 	if err != nil {
 		tb.Fatalf("redistest: %v", err)
 	}
-	return s
 }
 
 // prepare is all of Start but the port and the process.
@@ -96,7 +104,7 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 
 // Client returns a client of the server, closed with the test.
 func (s *Server) Client(tb TB, change ...func(*redis.Options)) *redis.Client {
-	opts := &redis.Options{Addr: s.Addr()}
+	opts := &redis.Options{Addr: s.Addr(), TLSConfig: s.tls.Clone()}
 	for _, f := range change {
 		f(opts)
 	}
@@ -138,11 +146,16 @@ func (s *Server) Restart(tb TB, args ...string) {
 
 // run starts the process and waits until it is the one that answers at the port.
 func (s *Server) run() error {
-	args := append([]string{
-		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir,
+	port := []string{"--port", strconv.Itoa(s.port)}
+	if s.tls != nil {
+		port = []string{"--port", "0", "--tls-port", strconv.Itoa(s.port)}
+	}
+	args := append(port,
+		"--bind", "127.0.0.1", "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
 		"--repl-diskless-sync-delay", "0", // a first replica need not wait five seconds for a second
-	}, s.args...)
+	)
+	args = append(args, s.args...)
 	if s.conf != "" { // it has to come first
 		args = append([]string{s.conf}, args...)
 	}
@@ -154,7 +167,7 @@ func (s *Server) run() error {
 
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	client := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second})
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), TLSConfig: s.tls.Clone(), MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second})
 	defer func() { _ = client.Close() }()
 	pid := fmt.Sprintf("process_id:%d\r", proc.cmd.Process.Pid)
 	for {

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the lock: "<token> <fence> <since, ms> <holder>". It exists while the claim holds, and never without expiry.
 -- KEYS[2]  its companion: "<last fence>", or "<last fence> <until, ms> <token>" while a released token is remembered.
---          Absent if this server issues no fences; then any other string at KEYS[1] is a holder's name.
+--          Absent if this server issues no fences; then any other string at KEYS[1] is LokiNet's claim.
 --
 -- A server runs one script at a time, so what a script reads is still so when it writes. Each writes the lock's value
 -- and its expiry in one command, and runs again without harm: clients repeat a command whose reply was lost.
@@ -34,7 +34,8 @@ local function recorded()
   if companion then
     return FOREIGN
   end
-  return {fence = '0', since = '', holder = value}
+  -- LokiNet's claim, or an application's own value, which is nobody's business.
+  return {fence = '0', since = '', holder = "LokiNet, or a value that is not a lock's", value = value}
 end
 
 -- What the companion remembers: the last fence and, unless its time is over, the released token. FOREIGN as above.

@@ -8,6 +8,6 @@
 local answer = inspect()
 if answer[1] then
   local held = recorded()
-  answer[#answer + 1] = held.token or held.holder
+  answer[#answer + 1] = held.token or held.value
 end
 return answer

@@ -9,6 +9,6 @@
 local answer = grant()
 if answer[1] == '0' then
   local held = recorded()
-  answer[#answer + 1] = held.token or held.holder
+  answer[#answer + 1] = held.token or held.value
 end
 return answer

@@ -1,0 +1,93 @@
+package redishandler
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lokilock/loki"
+)
+
+// tlsAdvice returns what to do about a TLS handshake that will fail again; empty if err is of none. A server that wants a
+// certificate says so after the handshake, as an alert, in the place of its first answer.
+func tlsAdvice(err error) string {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "the client does not trust the server's certificate: check RootCAs and ServerName of its TLSConfig, and the certificate's names and dates"
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return "the server does not speak TLS at this port: name its TLS port, or leave the client's TLSConfig out"
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" && !loki.IsUnavailable(op) {
+		return "the server refused the TLS handshake: check the client's TLSConfig, first of all the certificate that the server may ask for (Certificates)"
+	}
+	return ""
+}
+
+// withoutTLS reports whether the client is known to speak without TLS. A dialer of its owner's may do what it likes, and is
+// not seen here.
+func withoutTLS(client Client) bool {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().TLSConfig == nil
+	case *redis.ClusterClient:
+		return c.Options().TLSConfig == nil
+	}
+	return false
+}
+
+// sentinelErrors returns what each sentinel answered to a client for Sentinel that asked for the master and did not learn
+// it. go-redis has no value for that error.
+func sentinelErrors(err error) ([]error, bool) {
+	if !strings.HasPrefix(err.Error(), "redis: all sentinels specified in configuration are unreachable") {
+		return nil, false
+	}
+	joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err)
+	if !ok {
+		return nil, false
+	}
+	return joined.Unwrap(), true
+}
+
+// classifySentinels is classify for what the sentinels answered. A permanent error of one is the answer, since the others
+// are given the same login. That one does not know the master counts only if each of them answered so: the others might.
+func (h *Handler) classifySentinels(err error) error {
+	answers, _ := sentinelErrors(err)
+	ignorant := 0
+	for _, answer := range answers {
+		advice := ""
+		reply, answered := errors.AsType[redis.Error](answer)
+		switch {
+		case errors.Is(answer, redis.Nil):
+			ignorant++
+		case !answered:
+			if advice = tlsAdvice(answer); advice != "" {
+				advice = "no sentinel can be asked for the master: " + advice
+			}
+		case redis.IsAuthError(answer):
+			advice = "the sentinels refused the client's login: check its SentinelUsername and SentinelPassword, which are not those of the server"
+		case isNoPermission(answer):
+			advice = "the sentinels' user lacks a permission (NOPERM): docs/redis.md has what SentinelUsername needs"
+		case isUnknownCommand(answer):
+			advice = "SentinelAddrs names a server that is no sentinel: check the ports"
+		case !isUnavailableReply(code(reply.Error()), answer):
+			advice = "a sentinel refused to name the master"
+		}
+		if advice != "" {
+			if answered {
+				err = tame(err)
+			}
+			return fmt.Errorf("redishandler: %s: %w", advice, err)
+		}
+	}
+	if ignorant == len(answers) {
+		return fmt.Errorf("redishandler: no sentinel knows a master of this name: check the client's MasterName: %w", err)
+	}
+	return loki.Unavailable(err)
+}

@@ -31,10 +31,10 @@ func TestBreaker_ADeadPrimaryMakesOnlyTheFirstCallSlow(t *testing.T) {
 		}
 		require.Greater(t, looks, 15, "it is looked at less often than BreakerMaxPause says")
 
-		require.Empty(t, r.events(loki.KindRecovered))
+		require.Empty(t, r.events(loki.KindUp))
 		r.primaryIsBack()
 		require.Equal(t, "primary", r.requireRan(l).Store)
-		back := r.events(loki.KindRecovered)
+		back := r.events(loki.KindUp)
 		require.Len(t, back, 1, "people who read of an outage want to read of its end")
 		require.Equal(t, "primary", back[0].Handler)
 		require.GreaterOrEqual(t, back[0].Took, time.Minute)

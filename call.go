@@ -36,6 +36,9 @@ type answer struct {
 	// calledOff says that ctx ended the call: the store's silence says nothing about it.
 	calledOff bool
 
+	// cutShort says that the store failed in hardly any time: see leastPatience. It says nothing about the store either.
+	cutShort bool
+
 	// records says that the call could record a claim that was not there before.
 	records bool
 
@@ -53,8 +56,13 @@ func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 // counts. An error counts only if there is no answer. Whatever has not returned by then is abandoned: it goes on, on its
 // own goroutine, until the handler returns. Only a goroutine can be abandoned, and a handler may ignore its ctx: go-redis
 // does with its default settings.
-func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, limit time.Duration, ask func(context.Context, Claim) (Grant, error)) answer {
-	a := answer{sent: time.Now(), expiry: c.Expiry, weakest: c.Expiry}
+func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, limit time.Duration, ask func(context.Context, Claim) (Grant, error)) (a answer) {
+	a = answer{sent: time.Now(), expiry: c.Expiry, weakest: c.Expiry}
+	short := limit < min(leastPatience, s.timeout)
+	defer func() {
+		a.cutShort = short && a.err != nil && time.Since(a.sent) >= limit
+		s.health.note(ctx, op, c.Key, a)
+	}()
 	abandoned := &s.abandoned
 	if op == opNotify {
 		abandoned = &s.deaf
@@ -205,7 +213,10 @@ func (t *attempt) done() bool {
 	}
 }
 
-var errNoReply = errors.New("the handler ended its goroutine instead of returning")
+var (
+	errNoReply  = errors.New("the handler ended its goroutine instead of returning")
+	errPanicked = errors.New("the handler panicked")
+)
 
 func (x *exchange) send(c Claim) *attempt {
 	t := &attempt{returned: make(chan struct{}), err: errNoReply}
@@ -214,7 +225,7 @@ func (x *exchange) send(c Claim) *attempt {
 		defer x.leave()
 		defer func() {
 			if v := recover(); v != nil {
-				t.err = fmt.Errorf("the handler panicked: %v", v)
+				t.err = fmt.Errorf("%w: %v", errPanicked, v)
 				x.store.events.emit(x.ctx, Event{Kind: KindPanic, Handler: x.store.name, Op: x.op, Key: c.Key,
 					Err: fmt.Errorf("loki: the %s handler panicked: %s\n%s", x.store.name, oneLine(fmt.Errorf("%v", v)), debug.Stack())})
 			}

@@ -126,8 +126,9 @@ func TestCase052_ForeignDataUnderTheLocksKey(t *testing.T) {
 		require.NoError(t, r.direct.Del(t.Context(), key).Err())
 		require.NoError(t, r.direct.HSet(t.Context(), key, "field", "value").Err())
 		require.ErrorIs(t, h.endWith(errFn), errFn)
-		eventually(t, func() bool { return len(log.of(loki.KindReleaseFailed)) == 1 }, "the failed release is told")
-		err := log.of(loki.KindReleaseFailed)[0].Err
+		eventually(t, func() bool { return len(log.of(loki.KindRefused)) > 0 }, "the refused release is reported")
+		require.Equal(t, []string{"ERROR refused primary"}, log.reported())
+		err := log.of(loki.KindRefused)[0].Err
 		require.ErrorContains(t, err, key)
 		require.ErrorContains(t, err, "not a lock")
 		require.Equal(t, map[string]string{"field": "value"}, r.direct.HGetAll(t.Context(), key).Val())

@@ -231,8 +231,8 @@ func TestCase092_ClientClosedBeforeTheRelease(t *testing.T) {
 			require.Equal(t, result, h.endWith(result))
 			require.Less(t, time.Since(start), patience)
 			eventually(t, func() bool {
-				for _, e := range log.of(loki.KindReleaseFailed) {
-					if errors.Is(e.Err, redis.ErrClosed) {
+				for _, e := range log.of(loki.KindRefused) {
+					if e.Op == "release" && errors.Is(e.Err, redis.ErrClosed) {
 						return true
 					}
 				}

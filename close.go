@@ -30,7 +30,6 @@ func (l *Locker) Close(ctx context.Context) error {
 	if !l.closed {
 		l.closed = true
 		close(l.closing)
-		l.breaker.end()
 	}
 	leases := make([]*Lease, 0, len(l.leases))
 	for ls := range l.leases {
@@ -47,6 +46,10 @@ func (l *Locker) Close(ctx context.Context) error {
 	}
 	if err := l.background.wait(ctx); err != nil {
 		return fmt.Errorf("loki: Close gave up while %d releases had not been answered: %w", l.background.count(), err)
+	}
+	l.primary.health.end()
+	if l.secondary != nil {
+		l.secondary.health.end()
 	}
 	if err := l.events.flush(ctx); err != nil {
 		return fmt.Errorf("loki: Close gave up while the observer was still busy: %w", err)

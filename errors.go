@@ -148,7 +148,12 @@ type lostError struct {
 }
 
 func (e *lostError) Error() string {
-	s := fmt.Sprintf("loki: lock %s lost while it was in use: %s", quoted(e.key), strings.TrimPrefix(e.reason.Error(), "loki: "))
+	return fmt.Sprintf("loki: lock %s lost while it was in use: %s", quoted(e.key), e.bare())
+}
+
+// bare is the text without the key.
+func (e *lostError) bare() string {
+	s := strings.TrimPrefix(e.reason.Error(), "loki: ")
 	if e.err != nil {
 		s += ": " + byStore(e.err)
 	}
@@ -181,8 +186,11 @@ type notAcquiredError struct {
 }
 
 func (e *notAcquiredError) Error() string {
-	return fmt.Sprintf("loki: lock %s not acquired: %s: %s", quoted(e.key), e.why, byStore(e.errs))
+	return fmt.Sprintf("loki: lock %s not acquired: %s", quoted(e.key), e.bare())
 }
+
+// bare is the text without the key.
+func (e *notAcquiredError) bare() string { return e.why + ": " + byStore(e.errs) }
 
 func (e *notAcquiredError) Is(target error) bool { return target == ErrUnavailable && e.unavailable }
 

@@ -12,65 +12,101 @@ import (
 // EventKind says what happened. The values are stable strings, fit for a metric's label.
 type EventKind string
 
-// What an observer is told. The level is that of [LogEvents].
+// The kinds, with the level at which [LogEvents] logs them.
+//
+// Two are about a store: [KindDown] and [KindUp], one of each for an outage, however many calls it fails. What such a call
+// came to is at debug level: its caller got the error, or it is repeated. Above that are what a person has to see.
 const (
-	KindAcquired       EventKind = "acquired"         // debug: Handler granted the lock, fn is about to run
-	KindReleased       EventKind = "released"         // debug: Handler has let the claim go, or keeps it for a minimum hold and no longer
-	KindRenewed        EventKind = "renewed"          // debug: Handler has confirmed the lease
-	KindMirrored       EventKind = "mirrored"         // debug: the secondary has recorded the lock
-	KindBusy           EventKind = "busy"             // debug: held elsewhere, fn did not run
-	KindDone           EventKind = "done"             // debug: the occurrence has been run already, fn did not run
-	KindTakenBack      EventKind = "taken_back"       // debug: a claim of unknown outcome was removed from Handler, if it was there
-	KindFellBack       EventKind = "fell_back"        // warn: the primary is unavailable and the secondary was asked; of a running lease (Op is extend), it goes on by the secondary
-	KindRecovered      EventKind = "recovered"        // info: the primary answers again that was left alone after a failure, for Took; of a running lease (Op is extend), it goes on by the primary again
-	KindRenewFailed    EventKind = "renew_failed"     // warn: no store confirmed the lease; tried again until its window closes
-	KindMirrorFailed   EventKind = "mirror_failed"    // warn: the secondary did not record the lock; it stays due
-	KindMirrorRefused  EventKind = "mirror_refused"   // error: the same, by somebody's mistake, such as a wrong password, which no retry mends
-	KindMirrorShed     EventKind = "mirror_shed"      // warn: too many mirror writes are waiting; this one stays due
-	KindReleaseFailed  EventKind = "release_failed"   // warn: a release failed; retried until the claim expires
-	KindTakeBackFailed EventKind = "take_back_failed" // warn: the same for a claim of unknown outcome
-	KindConflict       EventKind = "conflict"         // warn: the secondary holds the key for somebody else
-	KindUnavailable    EventKind = "unavailable"      // error: no store answered, fn did not run
-	KindRefused        EventKind = "refused"          // error: a store refused by somebody's mistake, fn did not run
-	KindLost           EventKind = "lost"             // error: the lock ended while fn was running
-	KindRecordFailed   EventKind = "record_failed"    // error: a store did not record an occurrence that was run; tried again for a minute
-	KindPanic          EventKind = "panic"            // error: a handler or an observer panicked; Err has the stack
-	KindDropped        EventKind = "dropped"          // warn: the observer is too slow and missed the events that Err counts
+	// KindDown is an outage of one store: a call failed, and so did one that was sent after that. Key is one that it
+	// failed; of a cluster, perhaps only those of one shard fail. Error if nothing runs meanwhile: without another store,
+	// with that down too, and for the secondary under [MirrorSync]. Else warn: the other store decides.
+	KindDown EventKind = "down"
+
+	// KindUp is its end: every key that failed has been answered. Took is how long it lasted, Calls how many
+	// acquisitions and renewals failed or went to the other store. Info. A store that fails again within a minute is
+	// reported as up when it has been so for a minute.
+	KindUp EventKind = "up"
+
+	// KindRefused is a permanent error, such as a wrong password or a missing permission, which no retry fixes. Error
+	// when a store reports it for the first time, or again after the operation has worked; debug for further calls.
+	KindRefused EventKind = "refused"
+
+	// KindLost is a lock that ended while fn was running. Error.
+	KindLost EventKind = "lost"
+
+	// KindConflict is a key that the secondary holds for another holder than the primary. Warn.
+	KindConflict EventKind = "conflict"
+
+	// KindForgotten is a primary that no longer holds the lock of a running closure, which goes on by the secondary's
+	// record: it restarted empty, or someone removed the key. Warn for the first lock, debug for others within a minute.
+	KindForgotten EventKind = "forgotten"
+
+	// KindRecordFailed is a store that did not record an occurrence that was run; it is tried again for a minute. Error.
+	KindRecordFailed EventKind = "record_failed"
+
+	// KindMirrorDropped is a mirror write for which there was no room among those that wait; it is tried again. Warn
+	// for the first, debug for others within a minute.
+	KindMirrorDropped EventKind = "mirror_dropped"
+
+	// KindPanic is a panic of a handler or an observer; Err has the stack. Error.
+	KindPanic EventKind = "panic"
+
+	// KindDropped is an observer that is too slow and missed the events that Err counts. Warn.
+	KindDropped EventKind = "dropped"
+
+	// What follows is at debug level.
+
+	KindAcquired      EventKind = "acquired"       // Handler granted the lock, fn is about to run
+	KindReleased      EventKind = "released"       // Handler has released the claim, or keeps it for a minimum hold only
+	KindRenewed       EventKind = "renewed"        // Handler has confirmed the lease
+	KindMirrored      EventKind = "mirrored"       // the secondary has recorded the lock
+	KindBusy          EventKind = "busy"           // held elsewhere, fn did not run
+	KindDone          EventKind = "done"           // the occurrence has been run already, fn did not run
+	KindUnavailable   EventKind = "unavailable"    // no store could decide, fn did not run
+	KindRolledBack    EventKind = "rolled_back"    // a claim of unknown outcome was removed from Handler, if it was there
+	KindFellBack      EventKind = "fell_back"      // the primary is unavailable and the secondary decides; of a running lease (Op is extend), its renewals do
+	KindRenewFailed   EventKind = "renew_failed"   // no store confirmed the lease; tried again until its validity ends
+	KindMirrorFailed  EventKind = "mirror_failed"  // the secondary did not record the lock; tried again
+	KindReleaseFailed EventKind = "release_failed" // a release or a rollback failed; tried again until the claim expires
 )
 
 // Event is one thing that happened, for logs and metrics.
 type Event struct {
 	Kind    EventKind
+	Level   slog.Level    // how serious it is: see the kinds
 	Handler string        // "primary" or "secondary"; empty where the event is not one store's
 	Op      string        // "lock", "extend", "release" or "notify"; empty likewise
-	Key     string        // the lock
-	Took    time.Duration // how long the operation took; 0 where nothing was measured
+	Key     string        // the lock; empty where the event is not one lock's
+	Took    time.Duration // how long the operation, or the outage, took; 0 where nothing was measured
+	Calls   int           // of KindUp, how many failed
 	Err     error         // why; nil where nothing went wrong
 }
 
-// level is the one table of how serious a kind is.
+// level is that of a kind whose events are all equally serious.
 func (k EventKind) level() slog.Level {
 	switch k {
-	case KindUnavailable, KindRefused, KindMirrorRefused, KindLost, KindRecordFailed, KindPanic:
+	case KindLost, KindRecordFailed, KindPanic:
 		return slog.LevelError
-	case KindFellBack, KindRenewFailed, KindMirrorFailed, KindMirrorShed, KindReleaseFailed, KindTakeBackFailed, KindConflict, KindDropped:
+	case KindConflict, KindDropped:
 		return slog.LevelWarn
-	case KindRecovered:
+	case KindUp:
 		return slog.LevelInfo
 	}
 	return slog.LevelDebug
 }
 
-// LogEvents returns an observer that writes each event as one line to logger, at the level named at its kind. What
-// is normal (busy included) is at debug level. A nil logger means [slog.Default].
+// LogEvents returns an observer that writes each event as one line to logger, at its level. What is normal,
+// busy included, is at debug level. A nil logger means [slog.Default].
 func LogEvents(logger *slog.Logger) func(context.Context, Event) {
 	return func(ctx context.Context, e Event) {
 		logger := logger
 		if logger == nil {
 			logger = slog.Default()
 		}
-		attrs := make([]slog.Attr, 0, 5)
-		attrs = append(attrs, slog.String("key", e.Key))
+		attrs := make([]slog.Attr, 0, 6)
+		if e.Key != "" {
+			attrs = append(attrs, slog.String("key", e.Key))
+		}
 		if e.Handler != "" {
 			attrs = append(attrs, slog.String("handler", e.Handler))
 		}
@@ -80,18 +116,31 @@ func LogEvents(logger *slog.Logger) func(context.Context, Event) {
 		if e.Took != 0 {
 			attrs = append(attrs, slog.Duration("took", e.Took))
 		}
-		if e.Err != nil {
-			text := e.Err.Error()
-			if e.Kind != KindPanic { // whose stack is best read as it is
-				text = oneLine(e.Err)
-			}
-			attrs = append(attrs, slog.String("err", text))
+		if e.Calls != 0 {
+			attrs = append(attrs, slog.Int("calls", e.Calls))
 		}
-		logger.LogAttrs(ctx, e.Kind.level(), "loki: "+string(e.Kind), attrs...)
+		if e.Err != nil {
+			attrs = append(attrs, slog.String("err", e.text()))
+		}
+		logger.LogAttrs(ctx, e.Level, "loki: "+string(e.Kind), attrs...)
 	}
 }
 
-// maxPendingEvents is how far an observer may fall behind before it misses events.
+// text is what Err says, without what the other fields say already.
+func (e Event) text() string {
+	if e.Kind == KindPanic { // whose stack is best read as it is
+		return e.Err.Error()
+	}
+	if err, ok := e.Err.(interface{ bare() string }); ok { //nolint:errorlint // the outermost: what it wraps has a text of its own
+		return err.bare()
+	}
+	if e.Handler != "" {
+		return oneLine(handlersOwn(e.Err))
+	}
+	return byStore(e.Err)
+}
+
+// maxPendingEvents is how far an observer may fall behind before it misses events at debug level; twice that, any.
 const maxPendingEvents = 4096
 
 // observer hands events to the user's function: one at a time, in order, on a goroutine of its own that ends when
@@ -117,9 +166,16 @@ func (o *observer) emit(ctx context.Context, e Event) {
 	if o.observe == nil {
 		return
 	}
+	if e.Level == 0 {
+		e.Level = e.Kind.level()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.pending) >= maxPendingEvents {
+	limit := maxPendingEvents
+	if e.Level > slog.LevelDebug { // a flood of calls must not keep the outage that caused it from being reported
+		limit *= 2
+	}
+	if len(o.pending) >= limit {
 		o.dropped++
 		return
 	}
@@ -152,7 +208,7 @@ func (o *observer) deliver() {
 			o.call(p)
 		}
 		if dropped > 0 {
-			o.call(pendingEvent{batch[len(batch)-1].ctx, Event{Kind: KindDropped, Err: fmt.Errorf("loki: the observer missed %d events", dropped)}})
+			o.call(pendingEvent{batch[len(batch)-1].ctx, Event{Kind: KindDropped, Level: KindDropped.level(), Err: fmt.Errorf("loki: the observer missed %d events", dropped)}})
 		}
 	}
 }
@@ -163,7 +219,7 @@ func (o *observer) call(p pendingEvent) {
 	defer func() {
 		if v := recover(); v != nil && p.event.Kind != KindPanic {
 			err := fmt.Errorf("loki: the observer panicked on %q: %v\n%s", p.event.Kind, v, debug.Stack())
-			o.call(pendingEvent{p.ctx, Event{Kind: KindPanic, Key: p.event.Key, Err: err}})
+			o.call(pendingEvent{p.ctx, Event{Kind: KindPanic, Level: KindPanic.level(), Key: p.event.Key, Err: err}})
 		}
 	}()
 	o.observe(p.ctx, p.event)

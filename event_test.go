@@ -124,19 +124,29 @@ func TestLogEvents(t *testing.T) {
 		require.Zero(t, lines("WARN")+lines("ERROR"))
 		require.Greater(t, lines("DEBUG"), 100)
 
-		// An outage is a few lines a call, also for those that wait.
+		// An outage is one line for each store, however many calls it fails, and one when it is over.
 		r.primary.fail(errDown)
+		r.requireRan(l)
+		time.Sleep(time.Second)
 		r.secondary.fail(errDown)
 		for range 10 {
 			require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t), loki.WithWait(5*time.Second)), loki.ErrUnavailable)
 		}
 		time.Sleep(time.Minute)
-		require.GreaterOrEqual(t, lines("ERROR"), 10)
-		require.LessOrEqual(t, lines("WARN")+lines("ERROR"), 50)
+		require.Equal(t, 1, lines("WARN"), "the primary, while the secondary could decide")
+		require.Equal(t, 1, lines("ERROR"), "the secondary: now nothing runs")
+		require.Zero(t, lines("INFO"))
+		r.primary.heal()
+		r.secondary.heal()
+		time.Sleep(2 * loki.BreakerMaxPause)
+		require.Equal(t, 2, lines("INFO"))
 		mu.Lock()
 		defer mu.Unlock()
-		require.Contains(t, out.String(), `msg="loki: unavailable" key=job`)
-		require.Contains(t, out.String(), "connection refused")
+		const why = `err="dial tcp: connection refused"`
+		require.Contains(t, out.String(), `level=WARN msg="loki: down" key=job handler=primary op=lock `+why)
+		require.Contains(t, out.String(), `level=ERROR msg="loki: down" key=job handler=secondary op=lock `+why)
+		require.Regexp(t, `level=INFO msg="loki: up" handler=primary took=1m\S+ calls=11\n`, out.String())
+		require.Contains(t, out.String(), `level=DEBUG msg="loki: unavailable" key=job`)
 		require.NotContains(t, out.String(), `\n`)
 	})
 }

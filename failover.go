@@ -30,9 +30,10 @@ type request struct {
 func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	claim := l.newClaim(r.key, r.expiry)
 	var fellBack error // with the breaker open, and no store answered
-	if refusal := l.breaker.refusal(r.key); refusal != nil {
+	if refusal := l.primary.health.refusal(r.key); refusal != nil {
 		ls, err := l.fallBack(ctx, l.newLease(ctx, claim, r), r, l.primary.wrap(opLock, claim, refusal))
 		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+			l.primary.health.bypassed()
 			return ls, err
 		}
 		fellBack = err
@@ -40,11 +41,8 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	}
 	limit := l.primaryLimit(ctx, r.expiry)
 	a := l.primary.lock(ctx, claim, limit)
-	if a.err != nil && limit < leastPatience && time.Since(a.sent) >= limit {
+	if a.cutShort {
 		a.err = l.primary.wrap(opLock, claim, &cutShortError{handlersOwn(a.err)})
-	}
-	if a.err == nil {
-		l.breaker.answered(ctx, r.key)
 	}
 	refused := a.err == nil && !a.Held
 	if refused && !a.unknown() {
@@ -74,9 +72,6 @@ func (l *Locker) ask(ctx context.Context, r request) (*Lease, error) {
 	case l.secondary == nil:
 		l.discard(ls)
 		return nil, &notAcquiredError{key: r.key, why: noStore, errs: a.err, unavailable: true}
-	}
-	if !isCutShort(a.err) {
-		l.breaker.failed(ctx, r.key, a.err)
 	}
 	return l.fallBack(ctx, ls, r, a.err)
 }
@@ -157,7 +152,9 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 			}
 			return nil
 		case a.err != nil && !rowDecides:
-			l.events.emit(ctx, Event{Kind: mirrorFailure(a.err), Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err})
+			if IsUnavailable(a.err) { // else its health has reported it
+				l.events.emit(ctx, Event{Kind: KindMirrorFailed, Handler: secondaryName, Op: opLock, Key: c.Key, Took: time.Since(a.sent), Err: a.err})
+			}
 			ls.mirroring.failed, ls.mirroring.pause = true, failedPause
 			return nil
 		case IsUnavailable(a.err) && !refusedUntil.IsZero():

@@ -3,7 +3,7 @@ package loki_test
 import (
 	"context"
 	"errors"
-	"slices"
+	"log/slog"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -139,9 +139,8 @@ func TestPrimaryLostInMidRunDoesNotInterruptTheClosure(t *testing.T) {
 					time.Sleep(time.Minute)
 					require.NoError(t, ctx.Err())
 					require.NotEmpty(t, r.primary.mem.HeldKeys(), "the lease went back to the primary")
-					if mode == loki.MirrorAsync { // where the row is not what it lives by anyway
-						require.Len(t, slices.DeleteFunc(r.events(loki.KindRecovered), func(e loki.Event) bool { return e.Op != "extend" }), 1, "and that is told")
-					}
+					require.Len(t, r.events(loki.KindDown), 1, "one outage, one event")
+					require.Len(t, r.events(loki.KindUp), 1, "and one of its end")
 					r.requireBusy(b)
 					return nil
 				}))
@@ -340,7 +339,9 @@ func TestAsync_RunsOnThePrimaryAloneAndTheWriteStaysDue(t *testing.T) {
 			require.NotEmpty(t, r.secondary.mem.HeldKeys(), "the write was given up")
 			return ctx.Err()
 		}))
-		require.Len(t, r.events(loki.KindMirrorFailed), 1, "one outage, one event")
+		require.Len(t, r.events(loki.KindMirrorFailed), 1, "one lock, one event")
+		require.Len(t, r.events(loki.KindDown), 1, "one outage, one event")
+		require.Len(t, r.events(loki.KindUp), 1)
 		r.requireEmpty()
 	})
 }
@@ -364,9 +365,12 @@ func TestAsync_ASecondaryThatRefusesByAMistakeIsToldOf(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					return nil
 				}))
-				refused := r.events(loki.KindMirrorRefused)
-				require.Len(t, refused, 1, "no retry mends it, and one line is enough")
+				refused := r.events(loki.KindRefused)
+				require.Equal(t, slog.LevelError, refused[0].Level)
 				require.ErrorIs(t, refused[0].Err, mistake)
+				for _, e := range refused[1:] {
+					require.Equal(t, slog.LevelDebug, e.Level, "no retry fixes it, and one line is enough")
+				}
 				require.Empty(t, r.events(loki.KindMirrorFailed), "it is no outage")
 			})
 		})

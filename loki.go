@@ -23,7 +23,6 @@ type Locker struct {
 	gate            *gate
 	mirror          *mirror
 	doubts          doubts
-	breaker         *breaker
 	calls           tally // running calls and closures
 	background      tally // first attempts that somebody may want to wait for
 	pendingReleases atomic.Int64
@@ -61,7 +60,8 @@ func New(c Config) (*Locker, error) {
 		leases:     make(map[*Lease]struct{}),
 	}
 	if l.secondary != nil {
-		l.breaker = &breaker{primary: l.primary}
+		p, s := l.primary.health, l.secondary.health
+		p.other, s.other, s.required = s, p, l.mode == MirrorSync
 	}
 	return l, nil
 }
@@ -258,7 +258,6 @@ func (l *Locker) report(ctx context.Context, key string, ls *Lease, start time.T
 		return
 	}
 	e := Event{Key: key, Op: opLock, Took: time.Since(start), Err: err}
-	var handlerErr *HandlerError
 	switch {
 	case err == nil:
 		e.Kind, e.Handler = KindAcquired, ls.store
@@ -268,9 +267,7 @@ func (l *Locker) report(ctx context.Context, key string, ls *Lease, start time.T
 		e.Kind = KindBusy
 	case errors.Is(err, ErrUnavailable):
 		e.Kind = KindUnavailable
-	case errors.As(err, &handlerErr):
-		e.Kind = KindRefused
-	default: // the caller's own doing: its context ended, or it has closed the Locker
+	default: // a permanent error, which its store's health has reported; or the caller's own doing
 		return
 	}
 	l.events.emit(ctx, e)

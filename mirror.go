@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/lokilock/loki/internal/jitter"
@@ -16,8 +17,8 @@ const (
 	// of two closures under [MirrorAsync].
 	MirrorGrace = 250 * time.Millisecond
 
-	// MaxMirrorBacklog is how many mirror writes of one Locker may wait for their turn. What comes on top is shed:
-	// an event says so, and the write stays due and is tried again after a pause.
+	// MaxMirrorBacklog is how many mirror writes of one Locker may wait for their turn. What comes on top is
+	// dropped: an event reports it, and the write stays due and is tried again after a pause.
 	MaxMirrorBacklog = 4096
 
 	// MirrorConcurrency is how many mirror writes of one Locker are under way at once.
@@ -28,7 +29,7 @@ const (
 	failedPause  = 100 * time.Millisecond
 )
 
-var errMirrorShed = errors.New("loki: too many mirror writes are waiting for the secondary")
+var errMirrorDropped = errors.New("too many mirror writes are waiting for the secondary")
 
 // askSecondary runs a request to the secondary in its turn and waits for the answer, as long as ctx and limit allow. If
 // ends is not zero the claim is asked for until then, however long its turn is in coming: answer.expiry says for how long.
@@ -76,14 +77,6 @@ type mirrorState struct {
 	pause   time.Duration
 }
 
-// mirrorFailure is how an observer is told of a row that was not written.
-func mirrorFailure(err error) EventKind {
-	if IsUnavailable(err) {
-		return KindMirrorFailed
-	}
-	return KindMirrorRefused
-}
-
 // stop is called with the lease's mutex held.
 func (s *mirrorState) stop() {
 	if s.timer != nil {
@@ -107,9 +100,18 @@ func (l *Locker) mirrorWrite(ls *Lease) {
 	job.run = func() { l.writeRow(ls) }
 	ls.mirroring.job = l.mirror.enqueue(ls.claim.Key, job, false)
 	if ls.mirroring.job == nil {
-		l.events.emit(ls.ctx, Event{Kind: KindMirrorShed, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: errMirrorShed})
+		l.mirrorDropped(ls)
 		l.mirrorAgain(ls, failedPause)
 	}
+}
+
+// mirrorDropped reports, once for a time of overload, that a mirror write has to wait because the queue is full.
+func (l *Locker) mirrorDropped(ls *Lease) {
+	e := Event{Kind: KindMirrorDropped, Level: slog.LevelDebug, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: errMirrorDropped}
+	if l.secondary.health.news(string(e.Kind), "", "") {
+		e.Level = slog.LevelWarn
+	}
+	l.events.emit(ls.ctx, e)
 }
 
 // mirrorAgain is called with ls.mu held.
@@ -149,7 +151,10 @@ func (l *Locker) writeRow(ls *Lease) {
 	switch {
 	case a.err != nil:
 		if !st.failed {
-			event.Kind, st.failed, st.pause = mirrorFailure(a.err), true, failedPause
+			st.failed, st.pause = true, failedPause
+			if IsUnavailable(a.err) { // else its health has reported it
+				event.Kind = KindMirrorFailed
+			}
 		} else {
 			st.pause = min(2*st.pause, max(failedPause, ls.claim.Expiry/RenewalFraction))
 		}

@@ -6,6 +6,7 @@ import "time"
 type record struct {
 	may     bool          // a request to record it was sent: it has to be released there
 	unsure  bool          // such a request failed: whether it was carried out, or will be, is not known
+	refused bool          // it was a permanent error, and nothing else has been sent
 	left    []*attempt    // such requests that had not returned when their call was over
 	stands  bool          // the store's latest answer was that it holds
 	silent  bool          // the store did not answer the latest request
@@ -23,6 +24,7 @@ func (r *record) note(a answer) {
 	}
 	switch {
 	case a.err != nil:
+		r.refused = a.records && !IsUnavailable(a.err) && !a.repeated && (r.refused || !r.may)
 	case a.Held:
 		r.may, r.stands, r.until = true, true, windowEnd(a.sent, a.expiry)
 	default:

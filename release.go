@@ -114,9 +114,6 @@ func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pend
 func (p *pendingRelease) attempt() bool {
 	p.sort() // before the release is sent: what has been answered by now cannot land after it
 	a, kept := p.ask()
-	if a.err == nil && p.store == p.locker.primary {
-		p.locker.breaker.answered(p.ctx, p.claim.Key)
-	}
 	over := a.err == nil && !p.open()
 	switch {
 	case a.err == nil && !p.told && !p.doubtful:
@@ -124,18 +121,18 @@ func (p *pendingRelease) attempt() bool {
 		p.emit(KindReleased, a, nil)
 	case a.err == nil && !p.told && !kept && len(p.left) == 0:
 		p.told = true
-		p.emit(KindTakenBack, a, nil)
+		p.emit(KindRolledBack, a, nil)
 	case a.err != nil && !p.failed:
 		p.failed = true
-		kind := KindReleaseFailed
-		if p.doubtful {
-			kind = KindTakeBackFailed
+		if IsUnavailable(a.err) { // else its store's health has reported it
+			p.emit(KindReleaseFailed, a, a.err)
 		}
-		p.emit(kind, a, a.err)
 	}
 	switch {
 	case over:
 		p.end()
+	case p.refused && a.err != nil && !IsUnavailable(a.err):
+		p.end() // the store refuses the rollback as it has refused the acquisition: there is nothing to roll back
 	case len(p.left) > 0:
 		p.afterLeft()
 	default:

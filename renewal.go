@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 )
 
@@ -65,7 +66,8 @@ func (l *Locker) renewAsync(ctx context.Context, ls *Lease) verdict {
 			return verdict{reason: ErrNotHeld, err: b.err}
 		}
 		l.doubts.raise(ls.claim.Key)
-		return l.moved(ls, l.confirmedByRow(ls, b), ErrNotHeld)
+		l.forgotten(ls)
+		return l.confirmedByRow(ls, b)
 	}
 	if ctx.Err() != nil {
 		return verdict{err: a.err}
@@ -89,7 +91,23 @@ func (l *Locker) confirmedByRow(ls *Lease, b answer) verdict {
 	return confirmedBy(secondaryName, b, ls.secondary.sure(ls.claim.Expiry))
 }
 
-// moved tells, once, that a lease has gone over to the secondary, and why.
+// forgotten reports that the primary no longer holds a claim whose lease goes on by its row: it restarted empty, or someone
+// removed the key. Usually it has forgotten every claim, and one report is enough.
+func (l *Locker) forgotten(ls *Lease) {
+	ls.mu.Lock()
+	expired := !time.Now().Before(ls.primary.until)
+	ls.mu.Unlock()
+	if expired { // after an outage in which it could not be renewed
+		return
+	}
+	e := Event{Kind: KindForgotten, Level: slog.LevelDebug, Handler: primaryName, Op: opExtend, Key: ls.claim.Key, Err: ErrNotHeld}
+	if l.primary.health.news(string(e.Kind), "", "") {
+		e.Level = slog.LevelWarn
+	}
+	l.events.emit(ls.ctx, e)
+}
+
+// moved reports, once, that a lease relies on the secondary from now on, because the primary is unavailable.
 func (l *Locker) moved(ls *Lease, v verdict, why error) verdict {
 	ls.mu.Lock()
 	first := ls.lives != secondaryName
@@ -132,7 +150,6 @@ func (l *Locker) renewByRow(ctx context.Context, ls *Lease) verdict {
 	a := l.renewPrimary(ctx, ls, 2)
 	switch {
 	case a.err == nil && a.Held:
-		l.events.emit(ls.ctx, Event{Kind: KindRecovered, Handler: primaryName, Op: opExtend, Key: ls.claim.Key})
 		return confirmedBy(primaryName, a, ls.claim.Expiry)
 	case b.err != nil:
 		return verdict{err: errors.Join(a.err, b.err)}
@@ -144,6 +161,9 @@ func (l *Locker) renewByRow(ctx context.Context, ls *Lease) verdict {
 // would notice otherwise. The row gets the full expiry, not what is left of the primary's: a request for less that is
 // given up, and lands after the next renewal was confirmed, would shorten the row below the window of the lease.
 func (l *Locker) renewSync(ctx context.Context, ls *Lease) verdict {
+	ls.mu.Lock()
+	stood := ls.primary.stands
+	ls.mu.Unlock()
 	a := l.renewPrimary(ctx, ls, 2)
 	if ctx.Err() != nil || a.err != nil && !IsUnavailable(a.err) {
 		return verdict{err: a.err}
@@ -154,6 +174,9 @@ func (l *Locker) renewSync(ctx context.Context, ls *Lease) verdict {
 		return verdict{err: errors.Join(a.err, b.err)}
 	case !b.Held:
 		return verdict{reason: ErrConflict, err: conflictWith(b.HeldBy)}
+	}
+	if stood && a.err == nil && !a.Held {
+		l.forgotten(ls)
 	}
 	return l.confirmedByRow(ls, b)
 }
@@ -174,9 +197,6 @@ func (l *Locker) renewPrimary(ctx context.Context, ls *Lease, shares int) answer
 	ls.mu.Lock()
 	ls.primary.note(a)
 	ls.mu.Unlock()
-	if a.err == nil {
-		l.breaker.answered(ctx, ls.claim.Key)
-	}
 	l.renewed(ls, primaryName, op, a)
 	return a
 }

@@ -21,6 +21,7 @@ const (
 	opExtend  = "extend"
 	opRelease = "release"
 	opNotify  = "notify"
+	opProbe   = "probe" // the breaker's: a release of what nobody holds
 )
 
 // store is one handler and what surrounds every call of it: a deadline that holds whatever the handler does, a second
@@ -29,6 +30,7 @@ type store struct {
 	name    string
 	timeout time.Duration
 	events  *observer
+	health  *health
 
 	handler  LockHandler
 	granter  Granter  // nil where the handler is none
@@ -49,6 +51,7 @@ func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration
 		timeout = fallbackTimeout
 	}
 	s := &store{name: name, timeout: timeout, events: events, handler: h}
+	s.health = newHealth(s)
 	s.granter, _ = h.(Granter)
 	s.extender, _ = h.(Extender)
 	s.notifier, _ = h.(Notifier)
@@ -100,6 +103,14 @@ func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() 
 // release compares and deletes.
 func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
 	return s.call(ctx, opRelease, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
+		return Grant{}, s.handler.Release(ctx, c)
+	})
+}
+
+// probe finds out whether the store answers, with a release of a claim that nobody holds, which changes nothing.
+func (s *store) probe(ctx context.Context, key string) {
+	c := Claim{Key: key, Token: newToken(), Expiry: MinExpiry}
+	s.call(ctx, opProbe, c, time.Time{}, s.timeout, func(ctx context.Context, c Claim) (Grant, error) {
 		return Grant{}, s.handler.Release(ctx, c)
 	})
 }

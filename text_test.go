@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode"
 
@@ -84,6 +85,7 @@ func TestErrorTextsQuoteAndCutWhatIsNotTheirs(t *testing.T) {
 					r.secondary.heal()
 					time.Sleep(time.Hour)
 				}
+				synctest.Wait()
 				for _, e := range r.log.events {
 					if e.Err != nil {
 						requireReadable(t, e.Err.Error(), 8_500)

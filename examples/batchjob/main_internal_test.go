@@ -108,7 +108,7 @@ func TestASecondaryThatIsDownDoesNotKeepTheJobFromRunning(t *testing.T) {
 	code, log := start(t, []string{redisURL(server), dsn}, "-for", "500ms").wait()
 	require.Zero(t, code, log)
 	require.Contains(t, log, "the job is done")
-	require.Contains(t, log, "loki: mirror_failed", "it is in the log")
+	require.Contains(t, log, "loki: down", "it is in the log")
 }
 
 func TestAMissingServerIsASentence(t *testing.T) {

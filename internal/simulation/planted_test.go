@@ -56,8 +56,8 @@ var planted = []struct {
 		"case a.err != nil && !rowDecides:", "case a.err != nil:", 1000},
 	{"the row is not renewed", simulation.Sync, "renewal.go",
 		"case l.mode == MirrorSync:", "case false:", 1000},
-	{"the breaker never closes", simulation.Async, "breaker.go",
-		"if len(b.looks) == 0 {", "if true {", 300},
+	{"the breaker never closes", simulation.Async, "health.go",
+		"if len(h.failing) == 0 || h.ended {", "if true {", 300},
 }
 
 // TestSimulation_HasTeeth builds the real code with one bug at a time and sees the simulation find it.

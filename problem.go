@@ -1,0 +1,79 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// maxProblems bounds the memory of what has been reported. When it is full everything is news again.
+const maxProblems = 64
+
+// problem is something that a store keeps doing and that has been reported: a permanent error, for example.
+type problem struct {
+	op, key string    // of the call that met it first
+	met     time.Time // when it was met last
+	passed  bool      // the operation has worked since, for another key
+}
+
+// news reports whether cause should be reported: when it is met for the first time, or again after it was over. It is
+// over when the same operation has worked for the same key, or when it has worked for another one and the cause has not
+// been met for steadyTime: an error may concern some keys only, and those that met it may never be locked again. A problem of
+// no operation (op is empty) is over when it has not been met for so long.
+func (h *health) news(cause, op, key string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if p := h.problems[cause]; p != nil && (!p.passed || now.Sub(p.met) < steadyTime) {
+		p.met = now
+		return false
+	}
+	if len(h.problems) >= maxProblems {
+		clear(h.problems)
+	}
+	h.problems[cause] = &problem{op: op, key: key, met: now, passed: op == ""}
+	return true
+}
+
+// works notes that op was answered without an error.
+func (h *health) works(op, key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for cause, p := range h.problems {
+		if p.op == op && p.key == key {
+			delete(h.problems, cause)
+		} else if p.op == op {
+			p.passed = true
+		}
+	}
+}
+
+// refused reports a permanent error. Every call that meets it is an event, and the first one is an error for people to see.
+func (h *health) refused(ctx context.Context, op, key string, a answer) {
+	if errors.Is(a.err, errPanicked) || op == opProbe {
+		return // reported already; asked by nobody
+	}
+	e := Event{Kind: KindRefused, Level: slog.LevelDebug, Handler: h.store.name, Op: op, Key: key, Took: time.Since(a.sent), Err: a.err}
+	if h.news(causeOf(handlersOwn(a.err), key), op, key) {
+		e.Level = slog.LevelError
+	}
+	if op == opRelease {
+		e.Err = h.store.wrap(op, Claim{Key: key}, fmt.Errorf("%w; locks that cannot be released stay held until they expire", handlersOwn(a.err)))
+	}
+	h.store.events.emit(ctx, e)
+}
+
+// causeOf is what the texts of one error have in common, whichever key and operation met it, and whenever: the time, a port
+// or a number of the connection is part of many.
+func causeOf(err error, key string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, strings.ReplaceAll(err.Error(), key, ""))
+}

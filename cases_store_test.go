@@ -188,6 +188,10 @@ func (s sqlKeys) Release(ctx context.Context, c loki.Claim) error {
 	return s.Handler.Release(ctx, s.own(c))
 }
 
+func (s sqlKeys) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
+	return s.Handler.ReleaseHeld(ctx, s.own(c))
+}
+
 func (s sqlKeys) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
 	return s.Handler.Inspect(ctx, s.prefix+key)
 }

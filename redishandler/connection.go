@@ -131,6 +131,15 @@ func (e *evaluator) send(ctx context.Context, node *redis.Client, over pool, wor
 	}
 }
 
+// knowsServer reports whether new connections can be made to where the client's go.
+func (h *Handler) knowsServer() bool {
+	switch h.client.(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+		return true
+	}
+	return false
+}
+
 // maxRedirections is how many MOVED and ASK replies are followed for one request, as go-redis does by default.
 const maxRedirections = 3
 

@@ -7,6 +7,7 @@ import (
 	_ "embed" // the scripts
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -59,6 +60,9 @@ type Quorum struct {
 	members []*member
 	timeout time.Duration // zero: the default
 	mistake error         // of NewQuorum's caller; every method returns it
+
+	mu       sync.Mutex // guards granting
+	granting map[claimID]*granting
 }
 
 // The scripts of a server's vote: an operation's, and what it tells besides. See lua/vote.lua.
@@ -100,7 +104,8 @@ func NewQuorum[C Client](clients []C, opts ...Option) *Quorum {
 		return q
 	}
 	for i, client := range all {
-		q.members = append(q.members, &member{name: serverName(i, client), handler: New(client, each), lanes: make(map[claimID]*lane)})
+		h := New(client, each)
+		q.members = append(q.members, &member{name: serverName(i, client), handler: h, repeats: h.knowsServer(), lanes: make(map[claimID]*lane)})
 	}
 	return q
 }
@@ -111,8 +116,15 @@ func NewQuorum[C Client](clients []C, opts ...Option) *Quorum {
 //
 // A server on which a lock or a renewal of the claim is still on its way is asked when that has returned.
 func (q *Quorum) Release(ctx context.Context, c loki.Claim) error {
+	_, err := q.ReleaseHeld(ctx, c)
+	return err
+}
+
+// ReleaseHeld implements [loki.Releaser]. The claim did not hold if a majority of the servers is sure that it had nothing
+// to release.
+func (q *Quorum) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
 	if err := q.check(ctx, func(h *Handler) error { return h.check(c) }); err != nil {
-		return err
+		return false, err
 	}
 	r := q.newRound(q.patience(anyExpiry))
 	for i, m := range q.members {
@@ -123,14 +135,18 @@ func (q *Quorum) Release(ctx context.Context, c loki.Claim) error {
 			r.vote(i, Vote{Verdict: VerdictUnreachable, Err: errNotAsked})
 		}
 	}
-	b, d, err := r.count(ctx, func(b *ballot) decision { return b.agreed(VerdictNotHeld) })
+	b, d, err := r.count(ctx, func(b *ballot) decision {
+		var d decision
+		d, held = b.ofRelease()
+		return d
+	})
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case d == won:
-		return nil
+		return held, nil
 	}
-	return b.failure("release", c.Key, d)
+	return false, b.failure("release", c.Key, d)
 }
 
 // Inspect implements [loki.Inspector]. Somebody holds the key if a majority of the servers says so of one token; nobody
@@ -140,7 +156,7 @@ func (q *Quorum) Inspect(ctx context.Context, key string) (loki.Holder, bool, er
 		return loki.Holder{}, false, err
 	}
 	r := q.newRound(q.patience(anyExpiry))
-	r.ask(ctx, claimID{}, func(ctx context.Context, m *member) Vote { return m.handler.look(ctx, key) }, nil)
+	r.ask(ctx, claimID{}, func(ctx context.Context, m *member, repeated bool) Vote { return m.handler.look(ctx, key, repeated) }, nil)
 	b, d, err := r.count(ctx, (*ballot).ofInspect)
 	switch {
 	case err != nil:
@@ -173,8 +189,8 @@ func (q *Quorum) check(ctx context.Context, rule func(*Handler) error) error {
 }
 
 // look asks one server who holds.
-func (h *Handler) look(ctx context.Context, key string) Vote {
-	reply, err := h.run(ctx, how{op: acquiring}, lookScript, key).StringSlice()
+func (h *Handler) look(ctx context.Context, key string, repeated bool) Vote {
+	reply, err := h.run(ctx, how{op: acquiring, repeated: repeated}, lookScript, key).StringSlice()
 	switch {
 	case err != nil:
 		return failure(h.classify(ctx, key, err))

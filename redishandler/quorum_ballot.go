@@ -121,6 +121,25 @@ func (b *ballot) agreed(v Verdict) decision {
 	return b.undone()
 }
 
+// ofRelease decides about a claim that was released, and whether it may have held until then. That a server had nothing to
+// release is rare, and then the others are waited for a little.
+func (b *ballot) ofRelease() (d decision, held bool) {
+	with, without := 0, 0
+	for _, vote := range b.votes {
+		switch {
+		case vote.Verdict == VerdictNotHeld && vote.held:
+			with++
+		case vote.Verdict == VerdictNotHeld:
+			without++
+		}
+	}
+	d = b.agreed(VerdictNotHeld)
+	if d == won && max(with, without) < b.majority() && b.count("") > 0 {
+		d = vague
+	}
+	return d, without < b.majority()
+}
+
 // ofInspect decides whether anybody holds, and until when: it waits for every vote.
 func (b *ballot) ofInspect() decision {
 	_, rival := b.rival()

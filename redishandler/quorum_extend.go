@@ -45,7 +45,9 @@ func (q *Quorum) renew(ctx context.Context, c loki.Claim) (b *ballot, d decision
 	asked := time.Now()
 	r := q.newRound(q.patience(c.Expiry))
 	defer func() { r.settle(d) }()
-	r.ask(ctx, idOf(c), func(ctx context.Context, m *member) Vote { return m.handler.renew(ctx, c) }, q.healing(r, c, asked))
+	r.ask(ctx, idOf(c), func(ctx context.Context, m *member, repeated bool) Vote {
+		return m.handler.renew(ctx, again(c, repeated))
+	}, q.healing(r, c, asked))
 	return r.count(ctx, (*ballot).ofExtend)
 }
 
@@ -69,8 +71,7 @@ func (q *Quorum) healing(r *round, c loki.Claim, asked time.Time) func(context.C
 		ctx, cancel := context.WithTimeout(ctx, r.patience)
 		defer cancel()
 		m := q.members[req.index]
-		v := m.call(ctx, func(ctx context.Context) Vote { return m.handler.vote(ctx, c) })
-		l.doubt = l.doubt || v.Verdict == VerdictUnreachable
+		l.noteOf(m.call(ctx, func(ctx context.Context, repeated bool) Vote { return m.handler.vote(ctx, again(c, repeated)) }))
 	}
 }
 

@@ -4,6 +4,7 @@ package redishandler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -39,10 +40,57 @@ func (q *Quorum) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 //
 // With any answer but a grant, what the claim has got, or had before, is released on every server: before the return or,
 // where a server does not answer, after it.
+//
+// Each server that is silent is asked again within the call, over a new connection. So a repeated call waits for the one
+// that it repeats: two at once would take each other's votes back.
 func (q *Quorum) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	if err := q.check(ctx, func(h *Handler) error { return h.checkLasting(c) }); err != nil {
 		return loki.Grant{}, err
 	}
+	q.mu.Lock()
+	g := q.granting[idOf(c)]
+	if g == nil {
+		g = &granting{done: make(chan struct{}), err: errNoVote}
+		if q.granting == nil {
+			q.granting = make(map[claimID]*granting)
+		}
+		q.granting[idOf(c)] = g
+		q.mu.Unlock()
+		defer func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			delete(q.granting, idOf(c))
+			close(g.done)
+		}()
+		g.grant, g.err = q.elect(ctx, c)
+		return g.grant, g.err
+	}
+	q.mu.Unlock()
+	select {
+	case <-g.done:
+		return g.grant, g.err
+	case <-ctx.Done():
+		return loki.Grant{}, ctx.Err()
+	}
+}
+
+var errNoVote = errors.New("redishandler: the vote that this call waited for ended in a panic")
+
+// granting is a claim that is being put to the vote.
+type granting struct {
+	done  chan struct{} // closed when the others may be read
+	grant loki.Grant
+	err   error
+}
+
+// again returns the claim of a request that may be a repeated one.
+func again(c loki.Claim, repeated bool) loki.Claim {
+	c.Repeated = c.Repeated || repeated
+	return c
+}
+
+// elect puts a claim to the vote, until there is a decision.
+func (q *Quorum) elect(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	bound := firstSplitPause
 	kept := false // votes of the round before
 	undone := make([]bool, len(q.members))
@@ -50,7 +98,9 @@ func (q *Quorum) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 		asked := time.Now()
 		r := q.newRound(q.patience(c.Expiry))
 		r.undone = undone
-		r.ask(ctx, idOf(c), func(ctx context.Context, m *member) Vote { return m.handler.vote(ctx, c) }, nil)
+		r.ask(ctx, idOf(c), func(ctx context.Context, m *member, repeated bool) Vote {
+			return m.handler.vote(ctx, again(c, repeated))
+		}, nil)
 		b, d, err := r.count(ctx, (*ballot).ofLock)
 		took := time.Since(asked)
 		late := d == won && tooLate(c.Expiry, took)
@@ -138,6 +188,9 @@ func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot
 		step := func(l *lane) {
 			if kept || req.sent && req.vote.Verdict != VerdictHeld { // it may have refused since
 				fence := req.vote.fence
+				if req.vote.late { // which of the two is recorded in the end nobody knows yet
+					fence = ""
+				}
 				answered := m.letGo(context.WithoutCancel(ctx), l, c, fence, func(Vote) {
 					if granted {
 						back <- struct{}{}

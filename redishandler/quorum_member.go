@@ -30,6 +30,7 @@ const (
 type member struct {
 	name    string
 	handler *Handler
+	repeats bool // a request that is not answered can be repeated over a new connection
 
 	late    atomic.Int64 // see maxLateCalls
 	silent  atomic.Bool  // the last that is known of the server is that it did not answer, or not in time
@@ -54,6 +55,12 @@ type lane struct {
 	// doubt says that a request was sent and not answered. It may reach the server still, and later than what was
 	// sent after it. It is for the lane's own goroutine.
 	doubt bool
+}
+
+// noteOf notes whether a request may still be on its way that matters: not a late renewal or release, which find nothing.
+func (l *lane) noteOf(v Vote) {
+	records := v.Verdict == VerdictHeld || v.fence != ""
+	l.doubt = l.doubt || v.Verdict == VerdictUnreachable || v.late && records
 }
 
 // submit has step called when all that was submitted for the claim before it has returned. False means that it will not
@@ -122,16 +129,48 @@ func (m *member) rest(l *lane, d time.Duration) bool {
 	}
 }
 
-// call does one request to the server. ctx has a deadline and ends by nothing else; a call that outlives it is counted.
-func (m *member) call(ctx context.Context, do func(context.Context) Vote) Vote {
+// repeatShare is the part of the time of a request after which it is repeated, see [loki.Claim.Repeated].
+const repeatShare = 3
+
+// call does one request to the server, and repeats it if there is no answer. ctx has a deadline and ends by nothing else; a
+// call that outlives it is counted.
+func (m *member) call(ctx context.Context, do func(ctx context.Context, repeated bool) Vote) Vote {
 	inTime := context.AfterFunc(ctx, func() {
 		m.late.Add(1)
 		m.silent.Store(true)
 	})
-	v := do(ctx)
+	v := m.attempt(ctx, do)
 	if !inTime() {
 		m.late.Add(-1)
 	}
 	m.silent.Store(v.Verdict == VerdictUnreachable)
 	return v
+}
+
+// attempt returns the first answer. A vote that came while another request was on its way is marked: that one may be
+// carried out yet.
+func (m *member) attempt(ctx context.Context, do func(ctx context.Context, repeated bool) Vote) Vote {
+	if !m.repeats {
+		return do(ctx, false)
+	}
+	votes := make(chan Vote, 2)
+	send := func(repeated bool) { votes <- do(ctx, repeated) }
+	deadline, _ := ctx.Deadline()
+	silence := time.NewTimer(time.Until(deadline) / repeatShare)
+	defer silence.Stop()
+	go send(false)
+	for missing := 1; ; {
+		select {
+		case v := <-votes:
+			if missing--; missing == 0 || v.Verdict != VerdictUnreachable {
+				v.late = missing > 0
+				return v
+			}
+		case <-silence.C:
+			missing++
+			go send(true)
+		case <-ctx.Done():
+			return failure(loki.Unavailable(ctx.Err()))
+		}
+	}
 }

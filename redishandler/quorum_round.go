@@ -73,7 +73,7 @@ func (r *round) vote(i int, v Vote) {
 // ask puts the question to every server, each with the same deadline. What ctx carries is passed on and its end is not: a
 // command that was sent has been sent, and go-redis would drop the connection with it. then, if not nil, follows the
 // vote in the claim's lane.
-func (r *round) ask(ctx context.Context, id claimID, do func(context.Context, *member) Vote, then func(context.Context, *lane, *request)) {
+func (r *round) ask(ctx context.Context, id claimID, do func(ctx context.Context, m *member, repeated bool) Vote, then func(context.Context, *lane, *request)) {
 	ctx = context.WithoutCancel(ctx)
 	deadline := time.Now().Add(r.patience)
 	for i, m := range r.quorum.members {
@@ -88,8 +88,8 @@ func (r *round) ask(ctx context.Context, id claimID, do func(context.Context, *m
 				req.vote = Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
 			default:
 				req.sent = true
-				req.vote = m.call(timed, func(ctx context.Context) Vote { return do(ctx, m) })
-				l.doubt = l.doubt || req.vote.Verdict == VerdictUnreachable
+				req.vote = m.call(timed, func(ctx context.Context, repeated bool) Vote { return do(ctx, m, repeated) })
+				l.noteOf(req.vote)
 			}
 			r.vote(i, req.vote)
 			if then != nil {

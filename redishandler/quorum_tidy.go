@@ -42,9 +42,10 @@ func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, fence string,
 	for pause := firstTidyPause; ; pause = min(2*pause, maxTidyPause) {
 		v := m.releaseOnce(ctx, c, fence)
 		answered = v.Verdict != VerdictUnreachable
+		v.held = v.held || l.doubt // else it may have found the work of an earlier request done
 		tell(v)
 		tell = func(Vote) {}
-		l.doubt = l.doubt || v.Verdict == VerdictUnreachable
+		l.noteOf(v)
 		if v.Verdict == VerdictMistake || !l.doubt || time.Now().Add(pause).After(forgets) {
 			return answered
 		}
@@ -68,7 +69,8 @@ const whicheverGrant = "whichever"
 func (m *member) releaseOnce(ctx context.Context, c loki.Claim, fence string) Vote {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	return m.call(ctx, func(ctx context.Context) Vote {
+	return m.call(ctx, func(ctx context.Context, repeated bool) Vote {
+		c := again(c, repeated)
 		grant := fence
 		switch fence {
 		case whicheverGrant:
@@ -83,10 +85,11 @@ func (m *member) releaseOnce(ctx context.Context, c loki.Claim, fence string) Vo
 			}
 			grant = found
 		}
-		if _, err := m.handler.release(ctx, c, grant, false); err != nil {
+		held, err := m.handler.release(ctx, c, grant, true)
+		if err != nil {
 			return failure(err)
 		}
-		return Vote{Verdict: VerdictNotHeld}
+		return Vote{Verdict: VerdictNotHeld, held: held}
 	})
 }
 

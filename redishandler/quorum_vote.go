@@ -41,6 +41,8 @@ type Vote struct {
 	token    string // whose HeldBy is
 	released string // the token last released there, with VerdictGranted
 	fence    string // that of this grant, likewise: the server's own, which means nothing to another
+	held     bool   // of a release: the claim held until then, or may have
+	late     bool   // another request of the same call is on its way
 }
 
 // String is the vote as [QuorumError] prints it.

@@ -33,7 +33,7 @@ type member struct {
 // process is one life of a worker.
 type process struct {
 	cmd    *exec.Cmd
-	stdin  io.Closer // closed: please end
+	stdin  io.WriteCloser // takes orders; closed: please end
 	stderr bytes.Buffer
 	ended  chan struct{} // closed when it has been waited for
 
@@ -106,6 +106,11 @@ func (m *member) signal(s syscall.Signal) error {
 		return fmt.Errorf("%v for worker %d: %w", s, m.Worker, err)
 	}
 	return nil
+}
+
+// order sends the process an order about its connections to a store. One that has been killed takes none.
+func (m *member) order(verb, store string) {
+	_, _ = fmt.Fprintln(m.process.stdin, verb, store)
 }
 
 // end asks the process to end, and writes it down if it does not.

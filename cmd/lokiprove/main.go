@@ -19,6 +19,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
 	"github.com/lokilock/loki/internal/redistest"
 )
@@ -33,6 +35,7 @@ func main() {
 	if config := os.Getenv(workerConfig); config != "" {
 		os.Exit(workerMain(config))
 	}
+	redis.SetLogger(silence{})
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -74,6 +74,21 @@ func TestShortProofOfAQuorum(t *testing.T) {
 	require.Equal(t, "linearizable", v.Linear)
 }
 
+// A network that forgets its connections and a pool that is full are no outage of a store: they cost no promise either.
+func TestShortProofsOfDeadConnectionsAndFullPools(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]settings{
+		"async": short(referee.Async, false), "sync": short(referee.Sync, false),
+		"alone": short(referee.Alone, false),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.kinds, s.rate = []string{referee.Forget, referee.Full}, 6
+			proved(t, s, schedule(s))
+		})
+	}
+}
+
 // Every kind of fault, one after the other, is made and is over again, or nobody would get the lock in the end.
 func TestEveryKindOfFault(t *testing.T) {
 	t.Parallel()
@@ -160,17 +175,19 @@ func TestAHistoryThatIsNone(t *testing.T) {
 
 func TestMistakesInTheFlags(t *testing.T) {
 	for args, wrong := range map[string]string{
-		"-mode both":              "use async, sync or alone",
-		"-workers 1":              "2 to 16",
-		"-expiry 10ms":            "at least 200ms",
-		"-faults-per-second -1":   "between 0 and 20",
-		"-for 3s":                 "the last 5s are without faults",
-		"-mode alone -mssql some": "-mode alone has none",
-		"-quorum 1":               "3, 5 or 7 servers",
-		"-quorum 4":               "3, 5 or 7 servers",
-		"-quorum -3":              "3, 5 or 7 servers",
-		"sync":                    "is no flag",
-		"-mode both -workers 1":   "2 to 16",
+		"-mode both":               "use async, sync or alone",
+		"-workers 1":               "2 to 16",
+		"-expiry 10ms":             "at least 200ms",
+		"-faults-per-second -1":    "between 0 and 20",
+		"-for 3s":                  "the last 5s are without faults",
+		"-mode alone -mssql some":  "-mode alone has none",
+		"-quorum 1":                "3, 5 or 7 servers",
+		"-quorum 4":                "3, 5 or 7 servers",
+		"-quorum -3":               "3, 5 or 7 servers",
+		"-kinds flood":             `"flood" is no kind of fault`,
+		"-quorum 3 -kinds promote": `"promote" is no kind of fault in this mode`,
+		"sync":                     "is no flag",
+		"-mode both -workers 1":    "2 to 16",
 	} {
 		_, err := parse(strings.Fields(args), io.Discard)
 		require.ErrorContains(t, err, wrong, args)

@@ -78,6 +78,8 @@ func (n *nemesis) begin(ctx context.Context, f fault) error {
 		n.stores.kill(f.store)
 	case referee.Promote:
 		n.stores.detach(ctx)
+	case referee.Full:
+		n.fleet[f.worker-1].order(orderHold, f.store)
 	}
 	for _, m := range n.met(f) {
 		way := m.ways[f.store]
@@ -92,6 +94,8 @@ func (n *nemesis) begin(ctx context.Context, f fault) error {
 			way.LoseReply(func([]byte) bool { return true })
 		case referee.Disconnect:
 			way.Disconnect()
+		case referee.Forget:
+			way.Forget()
 		}
 	}
 	return nil
@@ -113,6 +117,8 @@ func (n *nemesis) end(ctx context.Context, f fault) error {
 		}
 	case referee.Promote:
 		n.stores.promote(ctx)
+	case referee.Full:
+		n.fleet[f.worker-1].order(orderFree, f.store)
 	}
 	for _, m := range n.met(f) {
 		m.ways[f.store].PassThrough()

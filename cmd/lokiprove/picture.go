@@ -38,6 +38,8 @@ var looks = map[string]look{
 	referee.Slow:       {"#ecd25c", "#000000", "slow"},
 	referee.LostReply:  {"#e58ab4", "#000000", "reply lost"},
 	referee.Disconnect: {"#e8872b", "#000000", ""},
+	referee.Forget:     {"#1f6f6a", "#ffffff", ""},
+	referee.Full:       {"#c3cf8f", "#000000", "pool full"},
 	referee.Freeze:     {"#9fd3e6", "#000000", "frozen"},
 	referee.Crash:      {"#a4532a", "#ffffff", "crashed"},
 	referee.Restart:    {"#5c2e12", "#ffffff", "restarts empty"},
@@ -104,6 +106,8 @@ func drawHead(c *canvas, h *referee.History, v *referee.Verdict) {
 	item(looks[referee.Hole], "black hole")
 	item(looks[referee.Slow], "slow")
 	item(looks[referee.LostReply], "next reply lost")
+	item(looks[referee.Forget], "connections forgotten")
+	item(looks[referee.Full], "the client's pool is full")
 	item(looks[referee.Freeze], "server frozen")
 	if h.Quorum > 0 {
 		item(looks[referee.Crash], "crashed, data kept")

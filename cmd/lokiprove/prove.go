@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
 	"github.com/lokilock/loki/internal/faultproxy"
 	"github.com/lokilock/loki/internal/redistest"
@@ -26,7 +24,6 @@ const (
 
 // prove makes a history. If ctx ends early it is a shorter one.
 func prove(ctx context.Context, tb redistest.TB, s settings, faults []fault, out io.Writer) (_ []referee.Record, err error) {
-	redis.SetLogger(silence{})
 	st, err := startStores(ctx, tb, s)
 	if err != nil {
 		return nil, err

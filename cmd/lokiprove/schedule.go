@@ -2,6 +2,7 @@ package main
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
@@ -36,9 +37,12 @@ var kinds = []kind{
 	{kind: referee.Slow, weight: 2, link: true, least: 0.3, longest: 2},
 	{kind: referee.LostReply, weight: 2, link: true, least: 0.5, longest: 0.5},
 	{kind: referee.Disconnect, weight: 1, link: true},
+	{kind: referee.Forget, weight: 3, link: true},
+	{kind: referee.Full, weight: 3, link: true, least: 0.3, longest: 2},
 	{kind: referee.Cut, weight: 1, link: true, everybody: true, least: 0.2, longest: 2},
 	{kind: referee.Hole, weight: 1, link: true, everybody: true, least: 0.2, longest: 2},
 	{kind: referee.Slow, weight: 1, link: true, everybody: true, least: 0.3, longest: 2},
+	{kind: referee.Forget, weight: 1, link: true, everybody: true},
 	{kind: referee.Freeze, weight: 2, everybody: true, least: 0.1, longest: 2},
 	{kind: referee.Crash, weight: 3, quorum: true, everybody: true, least: 0, longest: 1},
 	{kind: referee.Restart, weight: 3, quorum: true, lossy: true, everybody: true, least: 0, longest: 1}, // more than away
@@ -117,7 +121,8 @@ func (s settings) minority() int { return (s.quorum - 1) / 2 }
 
 // possible reports whether a kind of fault is one of these proofs'.
 func (s settings) possible(k kind) bool {
-	return (s.lossy || !k.lossy) && (s.quorum == 0 || !k.pair) && (s.quorum > 0 || !k.quorum)
+	return (len(s.kinds) == 0 || slices.Contains(s.kinds, k.kind)) &&
+		(s.lossy || !k.lossy) && (s.quorum == 0 || !k.pair) && (s.quorum > 0 || !k.quorum)
 }
 
 // choose makes a fault whose end is how long it lasts.
@@ -141,7 +146,7 @@ func (s settings) choose(r *rand.Rand) fault {
 			f.worker = 1 + r.IntN(s.workers)
 		}
 		switch {
-		case k.link && s.mode != referee.Alone && r.IntN(2) == 0:
+		case k.link && s.mode != referee.Alone && r.IntN(2) == 0 && (s.mssql == "" || k.kind != referee.Full): // database/sql has no limit by default
 			f.store = referee.Secondary
 		case s.quorum > 0 && (k.link || referee.MeetsServer(k.kind)):
 			f.store = referee.Server(1 + r.IntN(s.quorum))

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -30,7 +32,8 @@ type settings struct {
 	mode    string
 	seed    uint64
 	expiry  time.Duration
-	rate    float64 // faults per second
+	rate    float64  // faults per second
+	kinds   []string // of the faults; none means all
 	lossy   bool
 	quorum  int // how many servers the primary consists of; 0: one, with a replica
 	mssql   string
@@ -50,6 +53,10 @@ func parse(args []string, usage io.Writer) (settings, error) {
 	f.Uint64Var(&s.seed, "seed", 0, "chooses the faults; 0 means a new one")
 	f.DurationVar(&s.expiry, "expiry", time.Second, "of the lock")
 	f.Float64Var(&s.rate, "faults-per-second", 2, "how many on average; 0 means none")
+	f.Func("kinds", "of the faults, as in `\"forget,full pool\"`; by default all that the mode has", func(list string) error {
+		s.kinds = strings.Split(list, ",")
+		return nil
+	})
 	f.BoolVar(&s.lossy, "lossy", true, "let the primary forget: restart it empty, and promote a replica that missed writes; or, in a quorum, bring servers back empty that were away for longer than an expiry")
 	f.IntVar(&s.quorum, "quorum", 0, "how many independent redis-servers the primary consists of: 3, 5 or 7; 0 means one with a replica")
 	f.StringVar(&s.mssql, "mssql", os.Getenv("LOKI_TEST_MSSQL_DSN"), "`DSN` of a SQL Server to be the secondary instead of a second redis-server; LOKI_TEST_MSSQL_DSN is the default")
@@ -89,6 +96,10 @@ func (s settings) validate() error {
 	add(s.workers < 2 || s.workers > maxWorkers, "-workers %d: there must be 2 to %d of them", s.workers, maxWorkers)
 	add(s.expiry < minExpiry || s.expiry > loki.MaxExpiry, "-expiry %v: it must be at least %v", s.expiry, minExpiry)
 	add(s.rate < 0 || s.rate > 20, "-faults-per-second %v: it must be between 0 and 20", s.rate)
+	for _, name := range s.kinds {
+		add(!slices.ContainsFunc(kinds, func(k kind) bool { return k.kind == name && s.possible(k) }),
+			"-kinds: %q is no kind of fault in this mode: the README names them", name)
+	}
 	add(s.length < (tail+1)*s.expiry, "-for %v: the last %v are without faults, and %v more are needed", s.length, tail*s.expiry, s.expiry)
 	add(s.quorum != 0 && s.quorum != 3 && s.quorum != 5 && s.quorum != 7, "-quorum %d: there must be 3, 5 or 7 servers, or 0 for one with a replica", s.quorum)
 	add(s.mode == referee.Alone && s.mssql != "" && s.mssql != os.Getenv("LOKI_TEST_MSSQL_DSN"), "-mssql is a secondary, and -mode alone has none")

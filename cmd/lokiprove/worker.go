@@ -39,12 +39,13 @@ type worker struct {
 	assignment
 	rand   *rand.Rand
 	locker *loki.Locker
+	pools  map[string]*pool // by store
 
 	mu  sync.Mutex // one line at a time
 	out io.Writer  // unbuffered: what is written has been told, also if the process is killed the next moment
 }
 
-// workerMain is the main of a process that is a worker. It ends when its standard input does.
+// workerMain is the main of a process that is a worker. It takes orders on its standard input, and ends when that does.
 func workerMain(config string) int {
 	redis.SetLogger(silence{})
 	w := &worker{out: os.Stdout}
@@ -54,12 +55,13 @@ func workerMain(config string) int {
 	}
 	w.rand = rand.New(rand.NewPCG(w.Seed, uint64(w.Worker)<<32|uint64(w.Life)))
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
+	defer cancel()
 	err := w.open()
 	if err == nil {
+		go func() {
+			w.takeOrders(ctx, os.Stdin)
+			cancel()
+		}()
 		for call := 1; ctx.Err() == nil; call++ {
 			w.call(ctx, call)
 			w.pause(ctx, w.upTo(0.4))
@@ -96,7 +98,7 @@ func (w *worker) open() error {
 		}
 		config.Secondary = &witness{referee.Secondary, handler, w.tell}
 	default:
-		config.Secondary = &witness{referee.Secondary, redishandler.New(redis.NewClient(&redis.Options{Addr: w.Secondary})), w.tell}
+		config.Secondary = &witness{referee.Secondary, redishandler.New(w.client(referee.Secondary, &redis.Options{Addr: w.Secondary})), w.tell}
 	}
 	if w.Mode == referee.Sync {
 		config.Mirror = loki.MirrorSync
@@ -110,13 +112,22 @@ func (w *worker) open() error {
 // those of every other worker do.
 func (w *worker) primary() fullHandler {
 	if len(w.Primary) == 1 {
-		return redishandler.New(redis.NewClient(&redis.Options{Addr: w.Primary[0]}))
+		return redishandler.New(w.client(referee.Primary, &redis.Options{Addr: w.Primary[0]}))
 	}
 	var clients []*redis.Client
-	for _, addr := range w.Primary {
-		clients = append(clients, redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: w.Worker%2 == 0}))
+	for i, addr := range w.Primary {
+		clients = append(clients, w.client(referee.Server(i+1), &redis.Options{Addr: addr, ContextTimeoutEnabled: w.Worker%2 == 0}))
 	}
 	return redishandler.NewQuorum(clients)
+}
+
+func (w *worker) client(store string, options *redis.Options) *redis.Client {
+	client := redis.NewClient(options)
+	if w.pools == nil {
+		w.pools = map[string]*pool{}
+	}
+	w.pools[store] = &pool{client: client}
+	return client
 }
 
 // errOwn is what a closure returns now and then.

@@ -52,8 +52,8 @@ const (
 	Leftover What = "leftover" // a store keeps a claim after the last expiry: Store, Text
 )
 
-// The kinds of faults. The first ones meet a process, the next ones the way to a store or to one server of a quorum, the
-// last ones the primary's server or the one of a quorum that Store names.
+// The kinds of faults. The first ones meet a process, the next ones the way to a store or to one server of a quorum, or the
+// client's pool of connections to it, the last ones the primary's server or the one of a quorum that Store names.
 const (
 	Kill = "kill" // SIGKILL; over when the worker has been started again
 	Stop = "stop" // SIGSTOP; over with SIGCONT
@@ -63,6 +63,8 @@ const (
 	Slow       = "slow"       // answers are held back
 	LostReply  = "lost reply" // the next request is carried out, and its reply lost with the connection
 	Disconnect = "disconnect" // all connections are reset, once
+	Forget     = "forget"     // all connections go dead in silence, once, and for good; new ones are served
+	Full       = "full pool"  // the worker's application holds every connection of the client's pool
 
 	Freeze  = "freeze"        // SIGSTOP for the server
 	Crash   = "crash"         // the server is killed; over when it is back, with all that it had

@@ -14,6 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
@@ -79,8 +80,8 @@ func TestOpenEndsLoginsWithTheCall(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		_, err = h.Lock(ctx, claim)
 		cancel()
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.GreaterOrEqual(t, time.Since(begun), 50*time.Millisecond)
+		require.True(t, loki.IsUnavailable(err), "%v", err)
+		require.GreaterOrEqual(t, time.Since(begun), 40*time.Millisecond)
 		require.Less(t, time.Since(begun), 5*time.Second)
 	}
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 5*time.Second, 10*time.Millisecond)

@@ -14,6 +14,9 @@ import (
 	"github.com/lokilock/loki"
 )
 
+// errStale is what a statement ends with that a driver did not send, because the pooled connection for it had died.
+var errStale = fmt.Errorf("the pooled connection had died: %w", driver.ErrBadConn)
+
 // errOvertaken is what a grant ends with that did not see what came before it; see [Dialect.Overtaken].
 var errOvertaken = errors.New("the key changed hands while this waited its turn, each time that it was tried")
 
@@ -29,6 +32,25 @@ func (h *Handler) do(ctx context.Context, op, key string, call func() error) err
 	if err := h.Validate(); err != nil {
 		return err
 	}
+	return h.explain(ctx, op, key, h.repeat(ctx, op, call))
+}
+
+// attempt is do for a statement that is sent for a claim, in its turn; see [traffic].
+func (h *Handler) attempt(ctx context.Context, op string, c loki.Claim, check func(loki.Claim) error, call func(*attempt) error) error {
+	if err := h.Validate(); err != nil {
+		return err
+	}
+	if err := check(c); err != nil {
+		return h.explain(ctx, op, c.Key, err)
+	}
+	a, err := h.traffic.begin(ctx, op, c)
+	if err == nil {
+		err = a.end(h.repeat(a.ctx, op, func() error { return call(a) }))
+	}
+	return h.explain(ctx, op, c.Key, err)
+}
+
+func (h *Handler) repeat(ctx context.Context, op string, call func() error) error {
 	err := call()
 	victim, dead := 1, 0
 	if op == "release" || errors.Is(err, errOvertaken) {
@@ -47,7 +69,7 @@ func (h *Handler) do(ctx context.Context, op, key string, call func() error) err
 		}
 		err = call()
 	}
-	return h.explain(ctx, op, key, err)
+	return err
 }
 
 // explain says what happened to which key in which table, what to do about it, and whether it is an outage.
@@ -83,8 +105,14 @@ func (h *Handler) verdict(err error) Verdict {
 	case v != Unknown:
 		return v
 	}
-	if errors.Is(err, errOvertaken) {
+	var unsent *noConnection
+	switch {
+	case errors.Is(err, errOvertaken):
 		return Again
+	case errors.Is(err, errStale):
+		return Broken
+	case errors.As(err, &unsent), errors.Is(err, errFollowed), errors.Is(err, errAnswered):
+		return Unavailable
 	}
 	var resolve *net.DNSError
 	var operation *net.OpError

@@ -20,6 +20,7 @@ type Handler struct {
 	wrong   error // what New was given that cannot work; then nothing is ever sent
 
 	answered  atomic.Bool // the database is there; see [Unopened]
+	traffic   *traffic
 	sweepFrom atomic.Pointer[string]
 }
 
@@ -37,7 +38,7 @@ var (
 //
 // What is wrong with the arguments is returned by [Handler.Validate], which loki's Build asks, and by every method.
 func New(db *sql.DB, d Dialect) *Handler {
-	return &Handler{db: db, dialect: d, wrong: d.wrong(db == nil)}
+	return &Handler{db: db, dialect: d, wrong: d.wrong(db == nil), traffic: newTraffic(db)}
 }
 
 // Lock is [Handler.Grant] told in one word.
@@ -60,10 +61,7 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 		held bool
 		sent int
 	)
-	err := h.do(ctx, "release", c.Key, func() error {
-		if err := h.checkHeld(c); err != nil {
-			return err
-		}
+	err := h.attempt(ctx, "release", c, h.checkHeld, func(a *attempt) error {
 		call := h.call(c)
 		if from := h.sweepFrom.Load(); from != nil {
 			call.SweepFrom = *from
@@ -71,16 +69,17 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 		sent++
 		var next sql.NullString
 		held = false
-		found, err := h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next, &held)
+		found, err := h.dialect.Release.one(a.ctx, a.connect, call, releaseAnswer, &next, &held)
 		if err == nil && !found && h.dialect.Overtaken { // which is an answer: nothing was changed
-			found, err = h.dialect.Release.one(ctx, h.db, call, releaseAnswer, &next, &held)
+			found, err = h.dialect.Release.one(a.ctx, a.connect, call, releaseAnswer, &next, &held)
 		}
 		if err == nil && found {
 			h.sweepFrom.Store(&next.String)
 		}
+		held = held || sent > 1 || a.followed.Load()
 		return err
 	})
-	return err == nil && (held || sent > 1 || c.Repeated), err
+	return err == nil && (held || c.Repeated), err
 }
 
 // Grant records c if nobody else holds its key, in one round trip. A claim that comes back after its expiry, when
@@ -96,15 +95,12 @@ func (h *Handler) grant(ctx context.Context, op string, c loki.Claim) (loki.Gran
 		fence sql.NullInt64
 		by    row
 	)
-	err := h.do(ctx, op, c.Key, func() error {
-		if err := h.checkClaim(c); err != nil {
-			return err
-		}
+	err := h.attempt(ctx, op, c, h.checkClaim, func(a *attempt) error {
 		if c.Supersedes == c.Token {
 			c.Supersedes = ""
 		}
 		held, fence, by = false, sql.NullInt64{}, row{}
-		found, err := h.dialect.Grant.one(ctx, h.db, h.call(c), grantAnswer, &held, &fence, &by.holder, &by.since, &by.until, &by.left)
+		found, err := h.dialect.Grant.one(a.ctx, a.connect, h.call(c), grantAnswer, &held, &fence, &by.holder, &by.since, &by.until, &by.left)
 		switch {
 		case err == nil && !found && h.dialect.Overtaken:
 			err = errOvertaken
@@ -125,12 +121,9 @@ func (h *Handler) grant(ctx context.Context, op string, c loki.Claim) (loki.Gran
 // Extend renews c if it still holds. A claim that has expired does not, even if nobody has taken the key since.
 func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	var held bool
-	err := h.do(ctx, "extend", c.Key, func() error {
-		if err := h.checkClaim(c); err != nil {
-			return err
-		}
+	err := h.attempt(ctx, "extend", c, h.checkClaim, func(a *attempt) error {
 		held = false
-		found, err := h.dialect.Extend.one(ctx, h.db, h.call(c), extendAnswer, &held)
+		found, err := h.dialect.Extend.one(a.ctx, a.connect, h.call(c), extendAnswer, &held)
 		if err == nil && !found {
 			err = extendAnswer.none()
 		}
@@ -150,7 +143,7 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 			return err
 		}
 		by = row{}
-		held, err = h.dialect.Inspect.one(ctx, h.db, h.call(loki.Claim{Key: key}), inspectAnswer, &by.holder, &by.since, &by.until, &by.left)
+		held, err = h.dialect.Inspect.one(ctx, h.connect(ctx), h.call(loki.Claim{Key: key}), inspectAnswer, &by.holder, &by.since, &by.until, &by.left)
 		return err
 	})
 	if err != nil || !held {
@@ -166,6 +159,11 @@ func (h *Handler) Validate() error {
 		return errors.New("sqlhandler: this Handler was not made by New")
 	}
 	return h.wrong
+}
+
+// connect is where a statement gets its connection from that is no claim's.
+func (h *Handler) connect(ctx context.Context) connector {
+	return func() (*sql.Conn, error) { return connect(ctx, h.db, h.db.Conn) }
 }
 
 // call is what a statement is sent for c for.

@@ -60,7 +60,7 @@ func (h *Handler) History(ctx context.Context, key string, limit int) ([]Run, er
 		runs = nil
 		call := h.call(loki.Claim{Key: key})
 		call.Limit = limit
-		return h.dialect.History.each(ctx, h.db, call, func(rows *sql.Rows) error {
+		return h.dialect.History.each(ctx, h.connect(ctx), call, func(rows *sql.Rows) error {
 			var (
 				r             Run
 				token, holder sql.NullString

@@ -5,6 +5,8 @@ package sqlhandler
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -75,8 +77,8 @@ func (a answer) scan(rows *sql.Rows, dest ...any) error {
 }
 
 // one sends the statement and scans the first row of the first result set that has one; found says whether any had.
-func (s Statement) one(ctx context.Context, db *sql.DB, c Call, a answer, dest ...any) (found bool, err error) {
-	err = s.each(ctx, db, c, func(rows *sql.Rows) error {
+func (s Statement) one(ctx context.Context, connect connector, c Call, a answer, dest ...any) (found bool, err error) {
+	err = s.each(ctx, connect, c, func(rows *sql.Rows) error {
 		if found {
 			return nil
 		}
@@ -86,12 +88,23 @@ func (s Statement) one(ctx context.Context, db *sql.DB, c Call, a answer, dest .
 	return found && err == nil, err
 }
 
+// connector returns a connection of the pool for one statement.
+type connector func() (*sql.Conn, error)
+
 // each sends the statement and hands over the rows that it answers.
 //
 // It reads to the end of the last result set, because that is where a driver tells of an error, and because closing
 // early would cancel a batch on the server while it is still at work.
-func (s Statement) each(ctx context.Context, db *sql.DB, c Call, scan func(*sql.Rows) error) error {
-	rows, err := db.QueryContext(ctx, s.Text, s.Args(c)...)
+func (s Statement) each(ctx context.Context, connect connector, c Call, scan func(*sql.Rows) error) error {
+	conn, err := connect()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	rows, err := conn.QueryContext(ctx, s.Text, s.Args(c)...)
+	if errors.Is(err, driver.ErrBadConn) {
+		return errStale
+	}
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,9 @@ type call struct {
 
 // stub plays the server. answer is asked for every statement, with the number of those before it.
 type stub struct {
-	answer func(call int) ([][]driver.Value, error)
+	answer  func(call int) ([][]driver.Value, error)
+	connect func() (driver.Conn, error) // if not nil
+	db      *sql.DB
 
 	mu    sync.Mutex
 	calls []call
@@ -97,6 +99,7 @@ func newStub(t *testing.T, answer func(int) ([][]driver.Value, error), change ..
 	t.Helper()
 	s := &stub{answer: answer}
 	db := sql.OpenDB(s)
+	s.db = db
 	t.Cleanup(func() { _ = db.Close() })
 	d := dialect()
 	for _, f := range change {
@@ -111,8 +114,14 @@ func (s *stub) sent() []call {
 	return slices.Clone(s.calls)
 }
 
-func (s *stub) Connect(context.Context) (driver.Conn, error) { return stubConn{s}, nil }
-func (s *stub) Driver() driver.Driver                        { return nil }
+func (s *stub) Connect(context.Context) (driver.Conn, error) {
+	if s.connect != nil {
+		return s.connect()
+	}
+	return stubConn{s}, nil
+}
+
+func (s *stub) Driver() driver.Driver { return nil }
 
 type stubConn struct{ *stub }
 

@@ -1,0 +1,109 @@
+package sqlhandler
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// probeTime is how long a connection of a pool that database/sql does not see is waited for.
+const probeTime = 25 * time.Millisecond
+
+// connect returns a connection for the attempt's statement.
+func (a *attempt) connect() (*sql.Conn, error) {
+	db, from := a.traffic.db, a.traffic.db.Conn
+	if a.probe {
+		from = a.traffic.probe
+	}
+	a.holds.Store(!isFull(db.Stats()))
+	conn, err := connect(a.ctx, db, from)
+	a.holds.Store(err == nil)
+	return conn, err
+}
+
+// probe returns a connection where database/sql takes them from another pool, such as pgxpool's, whose idle ones it cannot
+// discard: as long as there is none it asks for another beside, for a moment each, after which that pool discards it.
+func (t *traffic) probe(ctx context.Context) (*sql.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		conn *sql.Conn
+		err  error
+	}
+	results := make(chan result)
+	ask := func(ctx context.Context, failed bool) {
+		conn, err := t.db.Conn(ctx)
+		if err != nil && !failed {
+			return
+		}
+		select {
+		case results <- result{conn, err}:
+		case <-ctx.Done():
+			if conn != nil {
+				_ = conn.Close()
+			}
+		}
+	}
+	go ask(ctx, true)
+	tick := time.NewTicker(probeTime)
+	defer tick.Stop()
+	for {
+		select {
+		case r := <-results:
+			return r.conn, r.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-tick.C:
+			go func() {
+				ctx, cancel := context.WithTimeout(ctx, probeTime)
+				defer cancel()
+				ask(ctx, false)
+			}()
+		}
+	}
+}
+
+// connect returns a connection. It gives up a little before ctx ends, while somebody still reads the reason.
+func connect(ctx context.Context, db *sql.DB, from func(context.Context) (*sql.Conn, error)) (*sql.Conn, error) {
+	begun := time.Now()
+	until, cancel := beforeEnd(ctx)
+	defer cancel()
+	conn, err := from(until)
+	if err == nil || until.Err() == nil || ctx.Err() != nil {
+		return conn, err
+	}
+	waited := time.Since(begun).Round(time.Millisecond)
+	if isFull(db.Stats()) {
+		return nil, &noConnection{fmt.Sprintf("the pool had no connection free within %v (%s): raise SetMaxOpenConns, hold connections for a shorter time, "+
+			"or give the handler a *sql.DB of its own", waited, stats(db))}
+	}
+	return nil, &noConnection{fmt.Sprintf("no connection to the server within %v (%s)", waited, stats(db))}
+}
+
+// beforeEnd is ctx with a deadline that leaves time for an error to be reported.
+func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, 50*time.Millisecond)))
+}
+
+// noConnection is an error of a statement that was not sent: there was no connection for it, or no turn, in time.
+type noConnection struct{ why string }
+
+func (e *noConnection) Error() string { return e.why }
+
+func isFull(s sql.DBStats) bool { return s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections }
+
+// stats is the state of the pool, for an error.
+func stats(db *sql.DB) string {
+	s := db.Stats()
+	most := "no limit"
+	if s.MaxOpenConnections > 0 {
+		most = fmt.Sprintf("SetMaxOpenConns %d", s.MaxOpenConnections)
+	}
+	return fmt.Sprintf("sql.DB.Stats: %d open, %d in use, %d idle, %s, %d waits of %v in all", s.OpenConnections, s.InUse, s.Idle, most,
+		s.WaitCount, s.WaitDuration.Round(time.Millisecond))
+}

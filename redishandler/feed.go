@@ -5,6 +5,8 @@ package redishandler
 import (
 	"context"
 	"errors"
+	"net"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -22,25 +24,56 @@ type topic struct {
 	refused error         // the answer, if it was no; not to be read before
 }
 
-// hear tells a feed's listeners what comes in, until the feed is closed, or the client is. The first answer is received
-// here, since a go-redis channel keeps a refusal to itself and asks again for ever.
+// heartbeat is how long a feed may be silent before it is asked for a sign of life, and how long that may take. A dead
+// connection is replaced after twice that at most. go-redis's own channel sends pings and does not look for the answers:
+// to a connection that died in silence it listens for a quarter of an hour.
+const heartbeat = 2 * time.Second
+
+// hear tells a feed's listeners what comes in, until the feed is closed, or the client is, or the server refuses.
 func (l *listeners) hear(ctx context.Context, f *feed) {
-	first, err := f.pubsub.Receive(ctx)
-	if _, refused := errors.AsType[redis.Error](err); refused {
-		if l.sharded && isUnknownCommand(err) {
-			l.unsharded.Store(true)
+	answered, asked := false, false
+	for failures := 0; ; {
+		message, err := receive(ctx, f.pubsub, asked)
+		var silence net.Error
+		switch {
+		case err == nil:
+			answered, asked, failures = true, false, 0
+			l.heard(f, message)
+		case errors.Is(err, redis.ErrClosed):
+			l.giveUp(f, redis.ErrClosed)
+			return
+		case !answered && isReply(err):
+			if l.sharded && isUnknownCommand(err) {
+				l.unsharded.Store(true)
+			}
+			l.giveUp(f, err)
+			_ = f.pubsub.Close()
+			return
+		case errors.As(err, &silence) && silence.Timeout() && !asked:
+			asked = f.pubsub.Ping(ctx) == nil
+		default: // go-redis has made a new connection, or does so with the next call
+			asked = false
+			if failures++; failures > 1 {
+				time.Sleep(relistenPause / 10)
+			}
 		}
-		l.giveUp(f, err)
-		_ = f.pubsub.Close()
-		return
 	}
-	if err == nil {
-		l.heard(f, first)
+}
+
+// receive returns the next message. If there is none in time it returns a timeout, and go-redis keeps the connection, or
+// drops it, with last.
+func receive(ctx context.Context, pubsub *redis.PubSub, last bool) (any, error) {
+	if !last {
+		return pubsub.ReceiveTimeout(ctx, heartbeat)
 	}
-	for message := range f.pubsub.ChannelWithSubscriptions() {
-		l.heard(f, message)
-	}
-	l.giveUp(f, redis.ErrClosed)
+	ctx, cancel := context.WithTimeout(ctx, heartbeat)
+	defer cancel()
+	return pubsub.Receive(ctx)
+}
+
+func isReply(err error) bool {
+	_, is := errors.AsType[redis.Error](err)
+	return is
 }
 
 func (l *listeners) heard(f *feed, message any) {

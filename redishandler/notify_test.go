@@ -208,3 +208,25 @@ func TestNotify_ComingAndGoing(t *testing.T) {
 		leave()
 	}
 }
+
+// A waiter that stands in line for long is the one whose connection is forgotten.
+//
+// https://github.com/redis/go-redis/issues/941
+func TestNotify_FindsThatItsConnectionHasDied(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	n, client := f.natted()
+	h := redishandler.New(client)
+	told, err := h.Notify(t.Context(), "job")
+	require.NoError(t, err)
+	n.forget()
+	select { // by the new connection
+	case <-told:
+	case <-time.After(6 * patience):
+		t.Fatal("nobody noticed")
+	}
+	c := notifyClaim("job", "a")
+	hold(t, f.handler, c)
+	require.NoError(t, f.handler.Release(t.Context(), c))
+	requireTold(t, told)
+}

@@ -3,8 +3,8 @@ package redishandler_test
 // This file is votes that decide nothing, and votes that could.
 
 import (
-	"fmt"
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"

@@ -29,7 +29,7 @@ var planted = []struct {
 	{"a no from the primary is a yes", simulation.Alone, "failover.go",
 		"refused := a.err == nil && !a.Held", "refused := false", 300},
 	{"an outage looks like busy", simulation.Alone, "failover.go",
-		"return nil, &notAcquiredError{key: r.key, why: noStore, errs: a.err, unavailable: true}\n\t}\n\tif !isCutShort", "return nil, &BusyError{Key: r.key}\n\t}\n\tif !isCutShort", 300},
+		"return nil, &notAcquiredError{key: r.key, why: noStore, errs: a.err, unavailable: true}\n\t}\n\treturn l", "return nil, &BusyError{Key: r.key}\n\t}\n\treturn l", 300},
 	{"a claim of unknown outcome is not taken back", simulation.Alone, "release.go",
 		"case !primary.may:", "case !primary.may || primary.open():", 1000},
 	{"a claim of unknown outcome is taken back once", simulation.Alone, "release.go",

@@ -65,8 +65,9 @@
 // # Errors
 //
 // A server that cannot be reached, or cannot answer now (LOADING, READONLY, CLUSTERDOWN, MISCONF, OOM, BUSY and their
-// like, an exhausted pool), is [loki.Unavailable]. A refused password, a missing permission, a key that holds something
-// else and a client that its owner closed are mistakes, and come back as they are.
+// like, an exhausted pool), is [loki.Unavailable]. A refused password, a missing permission, a certificate that is not
+// trusted, a server that runs no scripts, a key that holds something else and a client that its owner closed are permanent
+// errors, and say what to do. [Check] finds most of them when an application starts.
 //
 // A context's end is passed on to the client. go-redis heeds it in the middle of a command only if
 // ContextTimeoutEnabled is set; the Locker bounds its calls either way.

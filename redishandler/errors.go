@@ -105,7 +105,7 @@ var (
 )
 
 func isNoPermission(err error) bool {
-	return redis.IsPermissionError(err) || refusedInScript.MatchString(err.Error())
+	return err != nil && (redis.IsPermissionError(err) || refusedInScript.MatchString(err.Error()))
 }
 
 // isUnknownCommand reports whether the server is too old for a command, or its owner has renamed it.

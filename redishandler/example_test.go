@@ -4,7 +4,9 @@ package redishandler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -60,4 +62,23 @@ func ExampleNew_cluster() {
 	// Output:
 	// <nil>
 	// <nil>
+}
+
+// At an application's start. It needs a server, so it is compiled and not run.
+func ExampleCheck() {
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer func() { _ = rdb.Close() }()
+
+	err := redishandler.Check(ctx, rdb) // with the same options as New
+	switch {
+	case errors.Is(err, redishandler.ErrAdvice):
+		slog.Warn("Redis works, and could be set up better", "advice", err)
+	case loki.IsUnavailable(err):
+		slog.Warn("Redis cannot answer now", "error", err)
+	case err != nil:
+		fmt.Println(err) // what to do, a line for each fault
+		return
+	}
+	_ = redishandler.New(rdb)
 }

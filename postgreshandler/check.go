@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
 	"github.com/lokilock/loki/postgreshandler/internal/postgresname"
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestable"
 	"github.com/lokilock/loki/sqlhandler"
@@ -85,7 +86,7 @@ func (s settings) explainLook(ctx context.Context, err error) error {
 	} else if advice != "" {
 		advice += ": "
 	}
-	told := fmt.Errorf("postgreshandler: looking at %s: %s%w", s.table.Quoted(), advice, err)
+	told := fmt.Errorf("postgreshandler: looking at %s: %s%w", s.table.Quoted(), advice, postgresdsn.Conceal(err))
 	if ctx.Err() == nil && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
 		return loki.Unavailable(told)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
 	"github.com/lokilock/loki/sqlhandler"
 )
 
@@ -73,14 +74,11 @@ func Open(dsn string, opts ...Option) (*Handler, error) {
 	return h, nil
 }
 
-// parseDSN refuses what pgx would take for a server on this machine. What it says does not repeat the password.
+// parseDSN reads a data source name. Its error repeats no part of it.
 func parseDSN(dsn string) (*pgx.ConnConfig, error) {
-	if dsn == "" {
-		return nil, errors.New(`the data source name is empty: if all of it is in the environment (PGHOST and so on), say "postgres://"`)
-	}
-	config, err := pgx.ParseConfig(dsn)
+	config, err := postgresdsn.Parse(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("the data source name cannot be used: %w", err)
+		return nil, err
 	}
 	speakUTF8(config)
 	return config, nil

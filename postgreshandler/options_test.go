@@ -4,12 +4,16 @@ package postgreshandler_test
 
 import (
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki/postgreshandler"
+	"github.com/lokilock/loki/postgreshandler/migrations"
 )
 
 func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
@@ -51,6 +55,37 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 		require.ErrorContains(t, err, says, "every mistake at once")
 	}
 	require.NoError(t, postgreshandler.New(db).Validate())
+}
+
+// What the application opened is read by the driver at the first call, and its error repeats all that it could not read.
+//
+// https://github.com/golang-migrate/migrate/issues/1242
+func TestNoSecretIsRepeated(t *testing.T) {
+	for _, dsn := range []string{
+		"postgres://u:Ab@S3cret@127.0.0.1:1/app?sslmode=nope", "postgres://u:Ab@S3cret@127.0.0.1:1/app", "postgres://u:12/S3cret@127.0.0.1:1/app",
+		"host=127.0.0.1 password = S3cret sslmode=nope", "host=127.0.0.1 PASSWORD=S3cret sslmode=nope", "host=127.0.0.1 password='S3cret sslmode=nope", "host=127.0.0.1 port=S3cret",
+	} {
+		_, err := postgreshandler.Open(dsn)
+		require.Error(t, err, "%q", dsn)
+		require.NotContains(t, fmt.Sprintf("%v %+v", err, err), "S3cret", "%q", dsn)
+		require.ErrorContains(t, postgreshandler.New(nil, postgreshandler.WithListenDSN(dsn)).Validate(), "WithListenDSN: the data source name ")
+
+		db, err := sql.Open("pgx", dsn)
+		require.NoError(t, err, "it is not read yet")
+		h := postgreshandler.New(db)
+		errs := map[string]error{"check": postgreshandler.Check(within(t, 5*time.Second), db), "migrations": migrations.Apply(within(t, 5*time.Second), db)}
+		for op, send := range operations {
+			errs[op] = send(within(t, 5*time.Second), h)
+		}
+		_, errs["notify"] = h.Notify(within(t, 5*time.Second), "k")
+		for op, err := range errs {
+			require.Error(t, err, op)
+			for ; err != nil; err = errors.Unwrap(err) {
+				require.NotContains(t, fmt.Sprintf("%v %+v", err, err), "S3cret", "%s with %q", op, dsn)
+			}
+		}
+		require.NoError(t, db.Close())
+	}
 }
 
 func TestOpenRefusesWhatCannotWork(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
 	"github.com/lokilock/loki/sqlhandler"
 )
 
@@ -44,6 +45,7 @@ func newDialect(s settings) sqlhandler.Dialect {
 		MaxToken:  maxToken,
 		Refuse:    refuse,
 		Judge:     judge,
+		Conceal:   postgresdsn.Conceal,
 		Mistake:   s.mistake,
 	}
 	if s.keepsHistory() {

@@ -18,7 +18,7 @@ import (
 // are microseconds, since 1970 or from now, so that no driver can move them to another zone; what the store does not
 // know is NULL.
 //
-// Overtaken, History, StoredKey, Refuse and Mistake may be left out. Every other field is required, Judge too: [Handler.Validate]
+// Overtaken, History, StoredKey, Refuse, Conceal and Mistake may be left out. Every other field is required, Judge too: [Handler.Validate]
 // says which of them are missing.
 type Dialect struct {
 	// Name is the package that speaks the dialect: what its errors begin with.
@@ -63,6 +63,10 @@ type Dialect struct {
 	// Judge says what an error of the driver means and, unless empty, what to do about it, as in "run the migrations".
 	// Errors of database/sql, of contexts and of the network need not be known to it.
 	Judge func(err error) (verdict Verdict, advice string)
+
+	// Conceal, if not nil, returns an error of the driver, or another in its place where it repeats a secret, such as a data
+	// source name.
+	Conceal func(err error) error
 
 	// Mistake, if not nil, is what is wrong with the options that the dialect was made from. [Handler.Validate] returns
 	// it, and nothing is ever sent.

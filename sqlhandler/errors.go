@@ -78,17 +78,21 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 		h.answered.Store(true)
 		return nil
 	}
+	repeated := err
+	if h.dialect.Conceal != nil {
+		repeated = h.dialect.Conceal(err)
+	}
 	if ended := ctx.Err(); ended != nil {
-		if errors.Is(err, ended) {
-			return err
+		if errors.Is(repeated, ended) {
+			return repeated
 		}
-		return fmt.Errorf("%w: %w", ended, err) // the driver tells what became of the connection instead
+		return fmt.Errorf("%w: %w", ended, repeated) // the driver tells what became of the connection instead
 	}
 	what := fmt.Sprintf("%s: %s of %q in %s", h.dialect.Name, op, key, h.dialect.Table)
 	if _, advice := h.dialect.Judge(err); advice != "" {
 		what += ": " + advice
 	}
-	told := fmt.Errorf("%s: %w", what, err)
+	told := fmt.Errorf("%s: %w", what, repeated)
 	if v := h.verdict(err); v == Unavailable || v == Broken || v == Again {
 		return loki.Unavailable(told)
 	}

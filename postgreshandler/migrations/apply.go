@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestable"
 )
 
@@ -99,7 +100,7 @@ func (s settings) explain(doing string, err error) error {
 	var coded interface{ SQLState() string }
 	switch {
 	case !errors.As(err, &coded) || connecting(err):
-		return fmt.Errorf("migrations: %s %s: %w", doing, s.table.Quoted(), err)
+		return fmt.Errorf("migrations: %s %s: %w", doing, s.table.Quoted(), postgresdsn.Conceal(err))
 	case coded.SQLState() == insufficientPrivilege || coded.SQLState() == invalidSchema:
 		return fmt.Errorf("migrations: this login may not make or change %s, or its schema does not exist: %s: %w", s.table.Quoted(), advice, err)
 	}

@@ -207,3 +207,32 @@ func TestServerMissingTable(t *testing.T) {
 		require.False(t, loki.IsUnavailable(err), "%s: a missing table is a mistake: %v", op, err)
 	}
 }
+
+// A transaction of the application has the only connection of the pool: the error names the pool, and what to do.
+func TestServerFullPoolIsNamed(t *testing.T) {
+	t.Parallel()
+	s := newStoreOn(t, open(t, "sqlserver"), "sqlserver")
+	s.db.SetMaxOpenConns(1)
+	c := s.claim("k")
+	s.mustGrant(t, c)
+	tx, err := s.db.BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	defer tx.Rollback() //nolint:errcheck // only if the test failed
+	for op, send := range map[string]func(context.Context) error{
+		"lock":    func(ctx context.Context) error { _, err := s.Lock(ctx, c); return err },
+		"extend":  func(ctx context.Context) error { _, err := s.Extend(ctx, c); return err },
+		"release": func(ctx context.Context) error { return s.Release(ctx, c) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err := send(ctx)
+		cancel()
+		require.ErrorContains(t, err, "raise SetMaxOpenConns", op)
+		require.True(t, loki.IsUnavailable(err), "%s: %v", op, err)
+	}
+	require.NoError(t, tx.Rollback())
+	held, err := s.Extend(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, held)
+	require.NoError(t, s.Release(t.Context(), c))
+	require.Zero(t, s.rows(t))
+}

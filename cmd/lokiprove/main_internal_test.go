@@ -79,7 +79,7 @@ func TestShortProofsOfDeadConnectionsAndFullPools(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]settings{
 		"async": short(referee.Async, false), "sync": short(referee.Sync, false),
-		"alone": short(referee.Alone, false),
+		"alone": short(referee.Alone, false), "quorum": of(3, short(referee.Alone, false)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

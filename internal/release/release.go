@@ -64,14 +64,14 @@ func (r *release) look(ctx context.Context) error {
 		return err
 	}
 	var problems []error
+	if err := module.Check(r.modules[0].path, r.version); err != nil || semver.Canonical(r.version) != r.version {
+		problems = append(problems, fmt.Errorf("%q is no version of %s: use one like v0.1.0", r.version, r.modules[0].path))
+	}
 	for _, m := range r.modules {
 		if !m.isReleased() {
 			continue
 		}
 		r.released = append(r.released, m)
-		if err := module.Check(m.path, r.version); err != nil || semver.Canonical(r.version) != r.version {
-			problems = append(problems, fmt.Errorf("%q is no version of %s: use one like v0.1.0", r.version, m.path))
-		}
 		for tag := range strings.Lines(tags) {
 			tag = strings.TrimSpace(tag)
 			if last := strings.TrimPrefix(strings.TrimPrefix(tag, m.dir), "/"); m.tag(last) == tag && semver.Compare(last, r.version) >= 0 {

@@ -21,18 +21,20 @@ func closed(client *redis.Client) error {
 	return nil
 }
 
-// broken reports whether a command failed with its connection, or for want of one, so that a new one may do better. To
-// dial anew after a dial that failed would not.
+// broken reports whether a command failed with its connection, or for want of one, so that a new one may do better. A
+// dial that failed, or a handshake (its Op is "remote error"), would fail again.
 func broken(err error) bool {
 	var reply redis.Error
-	var dial *net.OpError
-	switch {
-	case err == nil, errors.As(err, &reply), errors.As(err, &dial) && dial.Op == "dial":
+	if err == nil || errors.As(err, &reply) {
 		return false
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
-		return true
 	}
-	return dial != nil
+	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, redis.ErrPoolTimeout, redis.ErrPoolExhausted} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var op *net.OpError
+	return errors.As(err, &op) && (op.Op == "read" || op.Op == "write")
 }
 
 // sendFresh returns a sender that makes a connection to the node's server and closes it afterwards. Whatever has broken

@@ -1,7 +1,7 @@
 # The build. `make help` lists the targets; CONTRIBUTING.md tells more.
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format vet tidy lint fmt release redis-server postgresql
+.PHONY: help test check format vet tidy lint fmt release redis-server postgresql pgbouncer
 # One target at a time: each uses every processor by itself, and their output would mix.
 .NOTPARALLEL:
 
@@ -39,7 +39,7 @@ fail-if-any-failed = if [ -n "$$failed" ]; then echo "make $@: failed in$$failed
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-test: redis-server postgresql ## run every module's tests under the race detector, in random order
+test: redis-server postgresql pgbouncer ## run every module's tests under the race detector, in random order
 	@if [ -z "$$LOKI_TEST_MSSQL_DSN" ]; then \
 		echo "LOKI_TEST_MSSQL_DSN is not set: tests that need a real SQL Server are skipped."; \
 	fi
@@ -83,6 +83,9 @@ redis-server:
 # Debian keeps initdb out of PATH; the tests know where, and so does this.
 postgresql:
 	$(call install-unless,ls "$$(command -v initdb)" /usr/lib/postgresql/*/bin/initdb /usr/libexec/postgresql*/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q .,postgresql,postgresql-server,postgresql,postgresql)
+
+pgbouncer:
+	$(call install-unless,command -v pgbouncer /usr/sbin/pgbouncer,pgbouncer,pgbouncer,pgbouncer,pgbouncer)
 
 # $(call install-unless,TEST,PACKAGE OF apt-get,OF dnf,OF apk,OF brew)
 define install-unless

@@ -5,7 +5,7 @@ package postgreshandler
 import (
 	"context"
 	"database/sql"
-	_ "embed" // the look at the permissions
+	_ "embed" // the looks at the server and at the permissions
 	"errors"
 	"fmt"
 
@@ -16,14 +16,17 @@ import (
 	"github.com/lokilock/loki/sqlhandler"
 )
 
+//go:embed sql/server.sql
+var serverSQL string
+
 //go:embed sql/permissions.sql
 var permissionsSQL string
 
 // oldestVersion is the first that reads one page of a table when it is asked for one, as release does.
 const oldestVersion = 14
 
-// Check says at start-up whether a handler made with the same options could work: whether the server is not too old and
-// takes texts in UTF8, whether the table is there with the columns, types, collation and key that it needs and nothing
+// Check says at start-up whether a handler made with the same options could work: whether the server is not too old,
+// takes texts in UTF8 and does more than read, whether the table is there with the columns, types, collation and key that it needs and nothing
 // that gets in the way (policies, rules, triggers before rows, columns to be filled), likewise that of a history, and
 // whether this login may read and write them. It returns every fault at once, each in a sentence that says what to run,
 // or nil. It changes nothing.
@@ -35,9 +38,12 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 		return err
 	}
 	s := choose(opts)
-	var version int
-	var encoding string
-	err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int / 10000, pg_client_encoding()::text").Scan(&version, &encoding)
+	var (
+		version               int
+		encoding              string
+		inRecovery, onlyReads bool
+	)
+	err := db.QueryRowContext(ctx, sqlhandler.Text(serverSQL, false)).Scan(&version, &encoding, &inRecovery, &onlyReads)
 	if err != nil {
 		return s.explainLook(ctx, err)
 	}
@@ -47,6 +53,13 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 	}
 	if encoding != "UTF8" {
 		found = append(found, fmt.Errorf("postgreshandler: the client_encoding of this pool's sessions is %s, not UTF8, in which other instances would have other keys: add client_encoding=UTF8 to the data source name", encoding))
+	}
+	switch {
+	case inRecovery:
+		found = append(found, errors.New("postgreshandler: the server is a hot standby, which only reads: connect to the primary, or name all servers in the data source name, with target_session_attrs=read-write"))
+	case onlyReads:
+		found = append(found, errors.New("postgreshandler: the sessions of this pool only read (default_transaction_read_only is on, by the data source name, the role, the database or the server): "+
+			"take it out of the data source name, or run ALTER ROLE ... SET default_transaction_read_only = off for this login"))
 	}
 	faults, err := postgrestable.Faults(ctx, db, s.table, s.keepsHistory())
 	if err != nil {

@@ -4,10 +4,14 @@ package postgreshandler
 // about it.
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"net"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -22,6 +26,11 @@ func judge(err error) (sqlhandler.Verdict, string) {
 	code := state(err)
 	if advice := mistakes[code]; advice != "" {
 		return sqlhandler.Mistake, advice
+	}
+	if connecting && code == "" {
+		if advice := tlsAdvice(err); advice != "" {
+			return sqlhandler.Mistake, advice
+		}
 	}
 	switch {
 	case slices.Contains(victims, code):
@@ -43,6 +52,32 @@ func judge(err error) (sqlhandler.Verdict, string) {
 		return sqlhandler.Broken, ""
 	}
 	return sqlhandler.Unknown, ""
+}
+
+// tlsAdvice says what to do about a connection that failed over TLS, and nothing if it did not.
+func tlsAdvice(err error) string {
+	var (
+		name     x509.HostnameError
+		invalid  x509.CertificateInvalidError
+		untested *tls.CertificateVerificationError
+		record   tls.RecordHeaderError
+		alert    *net.OpError
+	)
+	switch {
+	case errors.As(err, &name):
+		return "the server's certificate is for another name: see the host in the data source name, or say sslmode=verify-ca"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "the server's certificate has expired, or is not valid yet: renew it, or see this machine's clock"
+	case errors.As(err, &untested):
+		return "the server's certificate is not trusted: see sslrootcert in the data source name"
+	case errors.As(err, &alert) && alert.Op == "remote error" && !loki.IsUnavailable(err):
+		return "the server refuses this client's certificate, or asks for one: see sslcert and sslkey in the data source name"
+	case errors.As(err, &record):
+		return "what answers there does not speak TLS: see the port and sslmode in the data source name"
+	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no other word for it
+		return "the server does not offer TLS: see sslmode in the data source name, and ssl in the server's configuration"
+	}
+	return ""
 }
 
 // isOutage reports whether err, of making a connection, is of a server that cannot be reached or cannot answer now.
@@ -72,7 +107,7 @@ var mistakes = map[string]string{
 	"22021": "the encoding of this database does not have a character of it: use a database in UTF8",
 	"22P02": "this session's client_encoding is not UTF8, in which the key would be another one than in sessions where it is: add client_encoding=UTF8 to the data source name",
 	"26000": behindPooler,
-	"28000": "the server does not let this login in: see the user in the data source name, whether it may log in, and the server's pg_hba.conf",
+	"28000": "the server does not let this login in: see the user in the data source name, whether it may log in, sslmode and sslcert, and the server's pg_hba.conf",
 	"28P01": "the server does not take this password: see the user and the password in the data source name",
 	"3D000": "the server has no such database: see the data source name, or have the database made",
 	"3F000": "there is no such schema in this database: run migrations.Apply, or name it with WithSchema",

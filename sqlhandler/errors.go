@@ -127,7 +127,7 @@ func (h *Handler) verdict(err error) Verdict {
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
 		errors.As(err, &resolve), errors.As(err, &operation) && operation.Op == "dial":
 		return Unavailable
-	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &network) && loki.IsUnavailable(err), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Broken
 	case loki.IsUnavailable(err):
 		return Unavailable

@@ -57,7 +57,7 @@ func (s *Server) initialize() (err error) {
 		if s.owner, err = unprivileged(); err != nil {
 			return err
 		}
-		if err := os.Chown(s.dir, int(s.owner.Uid), int(s.owner.Gid)); err != nil {
+		if err := s.give(s.dir); err != nil {
 			return err
 		}
 	}

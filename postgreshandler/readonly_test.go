@@ -1,0 +1,41 @@
+package postgreshandler_test
+
+// This file is about servers and sessions that only read.
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler"
+	"github.com/lokilock/loki/postgreshandler/internal/postgrestest"
+)
+
+// At run time a server that only reads is one that has failed over. At the start of a service it is the wrong one.
+//
+// https://github.com/vgarvardt/gue/issues/202, https://github.com/timgit/pg-boss/issues/209
+func TestCheckFindsWhatOnlyReads(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	s := newStoreOn(t, server)
+	require.NoError(t, postgreshandler.Check(t.Context(), s.db, s.opts...))
+
+	session := s.open(t, "default_transaction_read_only=on")
+	err := postgreshandler.Check(t.Context(), session.db, s.opts...)
+	require.ErrorContains(t, err, "default_transaction_read_only is on")
+	require.False(t, loki.IsUnavailable(err))
+	_, err = session.Lock(t.Context(), s.claim("k"))
+	require.True(t, loki.IsUnavailable(err), "%v", err)
+
+	server.Standby(t)
+	standby := s.open(t)
+	err = postgreshandler.Check(t.Context(), standby.db, s.opts...)
+	require.ErrorContains(t, err, "hot standby")
+	require.ErrorContains(t, err, "target_session_attrs=read-write")
+	require.False(t, loki.IsUnavailable(err))
+	_, err = standby.Lock(t.Context(), s.claim("k"))
+	require.True(t, loki.IsUnavailable(err), "%v", err)
+	err = postgreshandler.Check(t.Context(), s.open(t, "target_session_attrs=read-write").db, s.opts...)
+	require.True(t, loki.IsUnavailable(err), "%v", err)
+}

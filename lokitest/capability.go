@@ -15,11 +15,12 @@ type capability string
 const (
 	granter   capability = "Granter"
 	extender  capability = "Extender"
+	releaser  capability = "Releaser"
 	notifier  capability = "Notifier"
 	inspector capability = "Inspector"
 )
 
-var capabilities = []capability{granter, extender, notifier, inspector}
+var capabilities = []capability{granter, extender, releaser, notifier, inspector}
 
 // probeCapabilities calls each method that h has once: a decorator has them all and tells by its error what is behind.
 // Any other error is for the clauses to find.
@@ -35,6 +36,10 @@ func probeCapabilities(ctx context.Context, h loki.LockHandler) map[capability]b
 	if e, ok := h.(loki.Extender); ok {
 		a := p.ask(c, func(ctx context.Context, a *answer) { a.held, a.err = e.Extend(ctx, c) })
 		has[extender] = !errors.Is(a.err, errors.ErrUnsupported)
+	}
+	if r, ok := h.(loki.Releaser); ok {
+		a := p.ask(c, func(ctx context.Context, a *answer) { a.held, a.err = r.ReleaseHeld(ctx, c) })
+		has[releaser] = !errors.Is(a.err, errors.ErrUnsupported)
 	}
 	if _, ok := h.(loki.Notifier); ok {
 		_, err := p.notify(p.ctx, c.Key)

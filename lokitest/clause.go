@@ -16,8 +16,8 @@ type clause struct {
 	needs capability // none if empty
 	check func(*probe)
 
-	// byGrant makes the experiment with Grant in the place of Lock.
-	byGrant bool
+	// byGrant makes the experiment with Grant in the place of Lock, byReleaseHeld with ReleaseHeld in that of Release.
+	byGrant, byReleaseHeld bool
 }
 
 // verdict is what came of one clause.
@@ -27,7 +27,7 @@ type verdict struct {
 }
 
 // clausesFor are the clauses that a handler with these capabilities has to keep. Those of LockHandler come twice for a
-// Granter: Grant follows every rule of Lock.
+// Granter, since Grant follows every rule of Lock, and those about a release twice for a Releaser.
 func clausesFor(has map[capability]bool) []clause {
 	var all []clause
 	for _, c := range handlerClauses() {
@@ -42,6 +42,15 @@ func clausesFor(has map[capability]bool) []clause {
 			all = append(all, c)
 		}
 	}
+	if !has[releaser] {
+		return all
+	}
+	for _, c := range slices.Concat(releaseClauses, releasedClauses, notifyClauses) {
+		if c.needs == "" || has[c.needs] {
+			c.name, c.byReleaseHeld = "ReleaseHeld/"+c.name, true
+			all = append(all, c)
+		}
+	}
 	return all
 }
 
@@ -51,7 +60,7 @@ func handlerClauses() []clause {
 }
 
 func capabilityClauses() []clause {
-	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, notifyClauses, inspectClauses, leftClauses)
+	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, releaserClauses, notifyClauses, inspectClauses, leftClauses)
 }
 
 // judge holds h to the clause. It knows no *testing.T, so that the suite can be put to the test itself.

@@ -46,7 +46,7 @@ var contextClauses = []clause{
 		check: func(p *probe) {
 			p.onEnded(func(ctx context.Context, name string) {
 				c, _ := p.take(p.key(name), lasting)
-				a := p.askWith(ctx, c, func(ctx context.Context, a *answer) { a.err = p.handler.Release(ctx, c) })
+				a := p.askWith(ctx, c, p.byRelease(c))
 				p.mustMatch(ctx, "Release", a.err)
 				p.mustBeHeld(c.Key, "although the only Release before came with a context that had ended, and nothing should have been sent")
 			})

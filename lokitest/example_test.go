@@ -92,5 +92,5 @@ func ExampleRecorder() {
 	// Output:
 	// <nil> <nil>
 	// lock invoice-batch true <nil>
-	// release invoice-batch false <nil>
+	// release invoice-batch true <nil>
 }

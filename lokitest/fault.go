@@ -34,7 +34,7 @@ type Fault struct {
 	LostReply bool
 
 	// Refuse answers no without asking the store: another token holds the key, the claim is not held, nobody holds
-	// the key. A release returns no error and releases nothing; who wants to be notified is told nothing, ever, as
+	// the key. A release returns no error, says that the claim was not held, and releases nothing; who wants to be notified is told nothing, ever, as
 	// where every message is lost.
 	Refuse bool
 

@@ -109,6 +109,19 @@ func (f *Faults) Release(ctx context.Context, c loki.Claim) error {
 	return f.call(ctx, OpRelease, c, func(ctx context.Context) error { return f.inner.Release(ctx, c) })
 }
 
+// ReleaseHeld is the inner handler's, with the fault of [OpRelease].
+func (f *Faults) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
+	inner, err := as[loki.Releaser](f.inner)
+	if err != nil {
+		return false, err
+	}
+	err = f.call(ctx, OpRelease, c, func(ctx context.Context) error {
+		held, err = inner.ReleaseHeld(ctx, c)
+		return err
+	})
+	return held && err == nil, err
+}
+
 // Notify is the inner handler's, with the fault of [OpNotify]. What [Faults.Decide] is asked about is a claim of which
 // only the key is known. However late it lands, it listens no longer than until ctx ends.
 func (f *Faults) Notify(ctx context.Context, key string) (<-chan struct{}, error) {

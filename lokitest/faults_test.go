@@ -33,6 +33,10 @@ var operations = map[lokitest.Op][]func(*lokitest.Faults, context.Context) error
 	},
 	lokitest.OpRelease: {
 		func(f *lokitest.Faults, ctx context.Context) error { return f.Release(ctx, anyClaim) },
+		func(f *lokitest.Faults, ctx context.Context) error {
+			_, err := f.ReleaseHeld(ctx, anyClaim)
+			return err
+		},
 	},
 	lokitest.OpNotify: {
 		func(f *lokitest.Faults, ctx context.Context) error { _, err := f.Notify(ctx, "k"); return err },

@@ -13,13 +13,14 @@ import (
 
 // mutant is a memhandler until something is done to it.
 type mutant struct {
-	store   *memhandler.Handler
-	lock    func(context.Context, loki.Claim) (bool, error)
-	grant   func(context.Context, loki.Claim) (loki.Grant, error)
-	release func(context.Context, loki.Claim) error
-	extend  func(context.Context, loki.Claim) (bool, error)
-	notify  func(context.Context, string) (<-chan struct{}, error)
-	inspect func(context.Context, string) (loki.Holder, bool, error)
+	store       *memhandler.Handler
+	lock        func(context.Context, loki.Claim) (bool, error)
+	grant       func(context.Context, loki.Claim) (loki.Grant, error)
+	release     func(context.Context, loki.Claim) error
+	extend      func(context.Context, loki.Claim) (bool, error)
+	releaseHeld func(context.Context, loki.Claim) (bool, error)
+	notify      func(context.Context, string) (<-chan struct{}, error)
+	inspect     func(context.Context, string) (loki.Holder, bool, error)
 
 	mu     sync.Mutex          // guards what follows, and is held while the store is asked who holds
 	tokens map[string][]string // by key: all that were granted, the last one last
@@ -28,6 +29,7 @@ type mutant struct {
 var (
 	_ loki.Granter   = (*mutant)(nil)
 	_ loki.Extender  = (*mutant)(nil)
+	_ loki.Releaser  = (*mutant)(nil)
 	_ loki.Notifier  = (*mutant)(nil)
 	_ loki.Inspector = (*mutant)(nil)
 )
@@ -35,7 +37,7 @@ var (
 func newMutant(mutate func(*mutant)) *mutant {
 	store := memhandler.New()
 	m := &mutant{
-		store: store, release: store.Release, extend: store.Extend, notify: store.Notify, inspect: store.Inspect,
+		store: store, release: store.Release, releaseHeld: store.ReleaseHeld, extend: store.Extend, notify: store.Notify, inspect: store.Inspect,
 		tokens: make(map[string][]string),
 	}
 	m.grant = m.record
@@ -53,6 +55,9 @@ func (m *mutant) Lock(ctx context.Context, c loki.Claim) (bool, error)        { 
 func (m *mutant) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) { return m.grant(ctx, c) }
 func (m *mutant) Release(ctx context.Context, c loki.Claim) error             { return m.release(ctx, c) }
 func (m *mutant) Extend(ctx context.Context, c loki.Claim) (bool, error)      { return m.extend(ctx, c) }
+func (m *mutant) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
+	return m.releaseHeld(ctx, c)
+}
 func (m *mutant) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
 	return m.notify(ctx, key)
 }

@@ -18,7 +18,7 @@ type Call struct {
 	Op    Op
 	Claim loki.Claim // what was asked; for [OpInspect] and [OpNotify] only the key
 
-	Held   bool        // the answer of Lock, Grant and Extend; for [OpInspect], whether anybody holds the key
+	Held   bool        // the answer of Lock, Grant, Extend and ReleaseHeld; for [OpInspect], whether anybody holds the key
 	Grant  loki.Grant  // the answer of Grant in full; zero for other methods
 	Holder loki.Holder // the answer of Inspect
 	Err    error
@@ -125,6 +125,18 @@ func (r *Recorder) Release(ctx context.Context, c loki.Claim) error {
 	err := r.inner.Release(ctx, c)
 	r.end(call, Call{Err: err})
 	return err
+}
+
+// ReleaseHeld is the inner handler's.
+func (r *Recorder) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
+	inner, err := as[loki.Releaser](r.inner)
+	if err != nil {
+		return false, err
+	}
+	call := r.begin(OpRelease, c)
+	held, err := inner.ReleaseHeld(ctx, c)
+	r.end(call, Call{Held: held, Err: err})
+	return held, err
 }
 
 // Notify is the inner handler's. What it tells then is not recorded.

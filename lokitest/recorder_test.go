@@ -114,6 +114,8 @@ func TestRecorderPassesOnWhatIsUnsupported(t *testing.T) {
 	require.ErrorContains(t, err, "loki.Granter")
 	_, err = r.Extend(t.Context(), anyClaim)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = r.ReleaseHeld(t.Context(), anyClaim)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, _, err = r.Inspect(t.Context(), "k")
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = r.Notify(t.Context(), "k")

@@ -4,7 +4,6 @@ package lokitest
 // demands a certain one.
 
 import (
-	"context"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -53,7 +52,7 @@ func (p *probe) mustBeFree(key, when string) {
 }
 
 func (p *probe) release(c loki.Claim) answer {
-	a := p.ask(c, func(ctx context.Context, a *answer) { a.err = p.handler.Release(ctx, c) })
+	a := p.ask(c, p.byRelease(c))
 	if a.err != nil {
 		p.fail("Release of %q returned an error: %v", c.Key, a.err)
 	}

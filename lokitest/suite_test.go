@@ -86,6 +86,23 @@ func TestGrantIsHeldToTheClausesOfLock(t *testing.T) {
 	})
 }
 
+func TestReleaseHeldIsHeldToTheClausesOfRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := lokitest.Broken(t.Context(), func() loki.LockHandler {
+			return newMutant(func(m *mutant) {
+				m.releaseHeld = func(ctx context.Context, c loki.Claim) (bool, error) {
+					token, _ := m.holding(ctx, c.Key)
+					return token == c.Token, ctx.Err()
+				}
+			})
+		})
+		require.Contains(t, broken, "ReleaseHeld/release-frees")
+		require.Contains(t, broken, "ReleaseHeld/released-is-the-last")
+		require.Contains(t, broken, "ReleaseHeld/notify-tells-release")
+		require.NotContains(t, broken, "release-frees")
+	})
+}
+
 func TestEveryClauseHasAMutant(t *testing.T) {
 	laws := lokitest.Laws()
 	for clause := range laws {
@@ -119,7 +136,7 @@ func TestCapabilitiesAreSeen(t *testing.T) {
 		"all, ill today": {ill{memhandler.New()}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, has := range []string{"Granter", "Extender", "Notifier", "Inspector"} {
+			for _, has := range []string{"Granter", "Extender", "Releaser", "Notifier", "Inspector"} {
 				got := false
 				for capability, ok := range lokitest.Capabilities(t.Context(), tt.handler) {
 					got = got || ok && string(capability) == has

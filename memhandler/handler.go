@@ -40,6 +40,7 @@ var (
 	_ loki.LockHandler = (*Handler)(nil)
 	_ loki.Granter     = (*Handler)(nil)
 	_ loki.Extender    = (*Handler)(nil)
+	_ loki.Releaser    = (*Handler)(nil)
 	_ loki.Notifier    = (*Handler)(nil)
 	_ loki.Inspector   = (*Handler)(nil)
 )
@@ -99,18 +100,24 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	return true, nil
 }
 
-// Release forgets c if it still holds, and tells those who listen unless c is Quiet; the token of a mirrored claim is
-// remembered for c.Expiry. It fails only if ctx has ended; then c is not released.
+// Release is [Handler.ReleaseHeld] for those who need not know.
 func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
+	_, err := h.ReleaseHeld(ctx, c)
+	return err
+}
+
+// ReleaseHeld forgets c if it still holds, and reports whether it did. It notifies those who listen unless c is Quiet; the
+// token of a mirrored claim is remembered for c.Expiry. It fails only if ctx has ended; then c is not released.
+func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return false, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	r := h.find(c.Key, now)
 	if !r.heldBy(c.Token) {
-		return nil
+		return false, nil
 	}
 	if c.Mirrored {
 		r.released, r.releasedUntil = c.Token, now.Add(wholeMilliseconds(c.Expiry))
@@ -119,7 +126,7 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 	if !c.Quiet {
 		h.tell(c.Key)
 	}
-	return nil
+	return true, nil
 }
 
 // Inspect says who holds key. It fails only if ctx has ended.

@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // Close ends the Locker's work. From then on calls return [ErrClosed], waiting ones too, and leases from
 // [Locker.Acquire] are ended with that cause and released. Close waits for running closures, whose locks are still
-// renewed, then for the first attempt of every release and take-back, then for the observer; all of it as long as ctx
-// lasts. Retries and minimum holds are not waited for. A request that a handler has not returned from, for all its
-// deadline, is waited for up to half a minute, because the release that has to follow it would be lost.
+// renewed, then for the first attempt of every release and rollback, then for the observer. It waits as long as ctx
+// lasts, and whatever ctx says for the time that one call of each store may take: a service that was asked to stop has a
+// context that has ended, and exits when Close returns. Retries and minimum holds are not waited for. A request that a
+// handler has not returned from, for all its deadline, is waited for up to half a minute, because the release that has to
+// follow it would be lost.
 //
 // Giving up stops nothing: Close returns an error that matches ctx's, and may be called again. Called with the context
 // of a running closure it returns an error instead of waiting for itself. Handlers and their clients stay open.
@@ -41,20 +44,36 @@ func (l *Locker) Close(ctx context.Context) error {
 			l.settleLater(ls)
 		}
 	}
-	if err := l.calls.wait(ctx); err != nil {
+	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.patience())
+	defer cancel()
+	wait := func(wait func(context.Context) error) error {
+		if wait(patient) == nil {
+			return nil
+		}
+		return wait(ctx)
+	}
+	if err := wait(l.calls.wait); err != nil {
 		return fmt.Errorf("loki: Close gave up while %d calls were still running: %w", l.calls.count(), err)
 	}
-	if err := l.background.wait(ctx); err != nil {
+	if err := wait(l.background.wait); err != nil {
 		return fmt.Errorf("loki: Close gave up while %d releases had not been answered: %w", l.background.count(), err)
 	}
 	l.primary.health.end()
 	if l.secondary != nil {
 		l.secondary.health.end()
 	}
-	if err := l.events.flush(ctx); err != nil {
+	if err := wait(l.events.flush); err != nil {
 		return fmt.Errorf("loki: Close gave up while the observer was still busy: %w", err)
 	}
 	return nil
+}
+
+// patience is how long Close waits whatever its context says: for a release in each store.
+func (l *Locker) patience() time.Duration {
+	if l.secondary == nil {
+		return l.primary.timeout
+	}
+	return l.primary.timeout + l.secondary.timeout
 }
 
 // forget takes a lease off the list of those that Close has to end.

@@ -92,3 +92,50 @@ func TestClose_MisuseIsASentence(t *testing.T) {
 		require.ErrorContains(t, (&loki.Locker{}).Close(t.Context()), "not made by Build or New")
 	})
 }
+
+// A service that was asked to stop closes with the context that has ended: https://github.com/google/trillian/issues/3789
+func TestClose_WaitsForReleasesWhateverTheContextSays(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}, "sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(mode)
+				ctx, cancel := context.WithCancel(t.Context())
+				_, err := l.Acquire(ctx, time.Minute)
+				require.NoError(t, err)
+				started := make(chan struct{})
+				go func() {
+					_ = l.ExecuteWithinLock(ctx, time.Minute, func(ctx context.Context) error {
+						close(started)
+						<-ctx.Done()
+						return nil
+					}, loki.WithResource("closure"))
+				}()
+				<-started
+				synctest.Wait()
+				for _, s := range []*testStore{r.primary, r.secondary} {
+					s.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 100 * time.Millisecond}})
+				}
+				cancel()
+				require.NoError(t, l.Close(ctx))
+				require.Empty(t, r.primary.mem.HeldKeys(), "the process may exit now")
+				require.Empty(t, r.secondary.mem.HeldKeys())
+			})
+		})
+	}
+}
+
+func TestClose_GivesUpOnAClosureThatGoesOn(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			start := time.Now()
+			err := l.Close(ctx)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorContains(t, err, "1 calls were still running")
+			require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start))
+			return nil
+		}))
+	})
+}

@@ -50,5 +50,6 @@
 // lock, the store, the reason, and where the store reports them the holder and when its record expires. Whatever comes from
 // a store or a caller is quoted in them, without control characters, and cut.
 //
-// A release that fails after fn has returned is an event, not an error: the work is done, and the claim expires.
+// A release that fails after fn has returned is an event, not an error: the work is done, and the claim expires. One that
+// finds that the store had forgotten the lock is an [ErrLockLost].
 package loki

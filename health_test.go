@@ -306,16 +306,16 @@ func TestHealthIgnoresCallersThatDoNotWait(t *testing.T) {
 // A job that is started, runs once and exits has no time for a second failure.
 func TestCloseReportsAFailureThatNothingContradicted(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker()
-		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Err: errDown})
-		r.secondary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: time.Second}})
-		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { synctest.Wait(); return nil }))
-		r.requireReported()
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		require.Error(t, l.Close(ended))
-		r.requireReported()
+		l := r.locker(func(c *loki.Config) { c.PrimaryTimeout, c.SecondaryTimeout = 10*time.Millisecond, 10*time.Millisecond })
 		r.secondary.fail(errDown)
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			synctest.Wait()
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.Error(t, l.Close(ended))
+			r.requireReported()
+			return nil
+		}))
 		require.NoError(t, l.Close(t.Context()))
 		r.requireReported("WARN down secondary")
 	})

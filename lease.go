@@ -2,7 +2,6 @@ package loki
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -50,6 +49,8 @@ type Lease struct {
 	mirroring mirrorState
 	settled   chan struct{} // closed when the first attempt of every release that is waited for has returned
 	clean     bool          // these attempts have left nothing behind
+	// unreleased is not nil if one of these attempts was not confirmed.
+	unreleased *unreleasedError
 }
 
 type leaseKey struct{}
@@ -72,33 +73,6 @@ func (ls *Lease) Key() string { return ls.claim.Key }
 // that store has granted; 0 where the store issues none. A store of data that refuses writes carrying a fence smaller
 // than the largest it has seen is safe from a holder that has lost its lock without noticing yet.
 func (ls *Lease) Fence() int64 { return ls.claim.Fence }
-
-// Release gives the lock back, and waits for the stores' answer as long as ctx lasts; retries go on in the background
-// until the claim has expired. It returns an error that matches [ErrLockLost] if the lock had been lost before, nil if
-// it was held until now. Further calls do nothing and return the same.
-//
-// The lease of a closure ends with the closure: releasing it returns an error and does nothing.
-func (ls *Lease) Release(ctx context.Context) error {
-	if ls.closure {
-		return errors.New("loki: this lease belongs to a closure and is released when that returns")
-	}
-	if ctx == nil {
-		return errNilContext
-	}
-	if ls.finish(nil) {
-		ls.locker.settleLater(ls)
-	}
-	select {
-	case <-ls.settled:
-	case <-ctx.Done():
-	}
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.lost != nil {
-		return ls.lost
-	}
-	return nil
-}
 
 // start begins the lease's life: from here on its window closes by itself. It reports false, and starts nothing, if
 // the lease is over already.

@@ -135,7 +135,7 @@ func Execute[T any](ctx context.Context, l *Locker, expiry time.Duration, fn fun
 // ctx is the life of the lease, not only of the call: when it ends, the lease is renewed no longer, and another instance
 // may acquire the lock while work that does not watch [Lease.Context] goes on. Many schedulers end the context that they
 // hand over as soon as they are told to stop, and only then wait for the job: there pass [context.WithoutCancel](ctx), and
-// end the lease with Release.
+// end the lease with Release. Call [Locker.Close] before the process exits: what a failed acquisition left is released then.
 func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Option) (*Lease, error) {
 	ls, _, o, err := l.acquire(ctx, expiry, opts, false)
 	if err != nil {

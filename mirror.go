@@ -187,9 +187,9 @@ func (l *Locker) writeRow(ls *Lease) {
 	}
 }
 
-// mirrorRelease lets the lease's row go, in its turn. It returns nil if there can be none, else a channel that tells,
-// when the first attempt has returned, whether that was the end of it. A closure that ends before its mirror write has begun needs neither.
-func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan bool {
+// mirrorRelease lets the lease's row go, in its turn. It returns nil if there can be none, else a channel that gets what
+// the first attempt came to. A closure that ends before its mirror write has begun needs neither.
+func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan released {
 	ls.mu.Lock()
 	job := ls.mirroring.job
 	ls.mu.Unlock()
@@ -202,7 +202,7 @@ func (l *Locker) mirrorRelease(ls *Lease, keep time.Time, waited bool) <-chan bo
 	if !may {
 		return nil
 	}
-	done := make(chan bool, 1)
+	done := make(chan released, 1)
 	l.background.add(1)
 	l.mirror.enqueue(ls.claim.Key, &mirrorJob{background: !waited, run: func() {
 		defer l.background.add(-1)

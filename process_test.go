@@ -30,6 +30,7 @@ const workerVar = "LOKI_TEST_WORKER"
 var workers = map[string]func(*loki.Locker, *bufio.Scanner) error{
 	"hold":   workHold,
 	"rounds": workRounds,
+	"stop":   workStop,
 }
 
 func runWorker(name string) int {
@@ -89,6 +90,28 @@ func workRounds(l *loki.Locker, orders *bufio.Scanner) error {
 		fmt.Println(answer)
 	}
 	return orders.Err()
+}
+
+// workStop holds the lock, and leaves when it is asked to stop: with the context that has ended, and without a moment for
+// anything in the background.
+func workStop(l *loki.Locker, _ *bufio.Scanner) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	ls, err := l.Acquire(ctx, time.Minute)
+	if err != nil {
+		return err
+	}
+	fmt.Println("started")
+	<-ctx.Done()
+	switch os.Getenv("LEAVE") {
+	case "release":
+		err = ls.Release(ctx)
+	case "close":
+		err = l.Close(ctx)
+	}
+	fmt.Println(err)
+	os.Exit(0)
+	return nil
 }
 
 // worker is a process that runs one of workers.
@@ -210,6 +233,24 @@ func TestProcesses_EachRoundRunsOnce(t *testing.T) {
 		}
 		require.Positive(t, doubles, "without it no round ran twice: this test shows nothing")
 	})
+}
+
+// A service that was asked to stop: https://github.com/google/trillian/issues/3789
+func TestProcesses_ReleaseBeforeTheExit(t *testing.T) {
+	t.Parallel()
+	for _, leave := range []string{"release", "close"} {
+		t.Run(leave, func(t *testing.T) {
+			t.Parallel()
+			r := startRedis(t)
+			w := startWorker(t, "stop", "REDIS="+r.Addr(), "LEAVE="+leave)
+			w.requireSays("started")
+			require.NotEmpty(t, r.left())
+			require.NoError(t, w.signal(syscall.SIGTERM))
+			w.requireSays("<nil>")
+			require.NoError(t, w.wait())
+			require.Empty(t, r.left(), "the process has left the lock behind")
+		})
+	}
 }
 
 // Redis dies in the middle of a run, and comes back empty.

@@ -3,20 +3,56 @@ package loki
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
 	"time"
 )
 
-// MaxPendingReleases is how many claims of one Locker may wait for another try at their release at once: those whose
-// release failed and those whose acquisition had an unknown outcome. What comes on top gets its first attempts and is
-// then left to expire, and an event says so.
-const MaxPendingReleases = 4096
+// Release releases the lock. It returns nil if the lock was held until now and every store that it relied on has confirmed
+// the release; an error that matches [ErrLockLost] if the lock was lost before, also where a store finds that out only now
+// (see [Releaser]); and another error if the release was not confirmed, which says for how long the lock may stay. The
+// release is then tried again in the background until the lock has expired by itself. Further calls do nothing and return
+// the same.
+//
+// The first attempt is made, and waited for, whatever ctx says: a service that was asked to stop calls Release with a
+// context that has ended, and exits. So Release returns within the timeouts of the stores, not when ctx ends. What it does
+// not wait for, [Locker.Close] does: the mirror's row, and further attempts.
+//
+// The lease of a closure ends with the closure: releasing it returns an error and does nothing.
+func (ls *Lease) Release(ctx context.Context) error {
+	if ls.closure {
+		return errors.New("loki: this lease belongs to a closure and is released when that returns")
+	}
+	if ctx == nil {
+		return errNilContext
+	}
+	if ls.finish(nil) {
+		ls.locker.settle(ls)
+	}
+	<-ls.settled
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	switch {
+	case ls.lost != nil:
+		return ls.lost
+	case ls.unreleased != nil:
+		return ls.unreleased
+	}
+	return nil
+}
 
-// firstReleasePause is the pause before the first retry of a release. Each further one is twice as long, up to an
-// eighth of the expiry: an expiry of a minute sees some sixteen.
-const firstReleasePause = 50 * time.Millisecond
+// unreleasedError is what Release returns if a store has not confirmed it.
+type unreleasedError struct {
+	key   string
+	until time.Time
+	errs  error
+}
 
-var errTooManyReleases = errors.New("loki: too many releases are being retried: this claim is left to expire")
+func (e *unreleasedError) Error() string {
+	left := max(time.Until(e.until), 0).Round(time.Millisecond)
+	return fmt.Sprintf("loki: the release of the lock %q was not confirmed; it is tried again in the background, and the lock expires by itself in %v at most: %s", e.key, left, oneLine(e.errs))
+}
+
+func (e *unreleasedError) Unwrap() error { return e.errs }
 
 // settle lets the lease's claim go in every store that may hold it, or, under a minimum hold, sets what is left of it
 // there. It returns, and closes ls.settled, when the first attempt of every release that a caller has to wait for has
@@ -36,16 +72,24 @@ func (l *Locker) settle(ls *Lease) {
 	}
 	ls.mu.Lock()
 	keep := ls.keepsUntil()
-	waitForRow := ls.lives == secondaryName || ls.rowFirst && !ls.secondary.silent
+	lives := ls.lives
+	waitForRow := lives == secondaryName || ls.rowFirst && !ls.secondary.silent
 	primary := l.newRelease(ls, l.primary, ls.primary, keep)
 	primary.claim.Mirrored = ls.secondary.may
 	// Yielding wakes nobody: waiters back off, so that two never chase each other.
 	primary.claim.Quiet = ls.yielded || ls.lost != nil && errors.Is(ls.lost, ErrConflict)
 	ls.mu.Unlock()
 
-	var row <-chan bool
+	var row <-chan released
 	if l.secondary != nil {
 		row = l.mirrorRelease(ls, keep, waitForRow)
+	}
+	var inPrimary, inRow released
+	// What the lease relied on is released first, and alone: the next holder may replace the row of a claim that it knows to
+	// be released in the primary, and then the row would be missed here.
+	rowFirst := row != nil && lives == secondaryName
+	if rowFirst {
+		inRow = <-row
 	}
 	clean := row == nil || waitForRow
 	switch {
@@ -58,14 +102,40 @@ func (l *Locker) settle(ls *Lease) {
 			primary.attempt()
 		}()
 	default:
-		clean = primary.attempt() && clean
+		inPrimary = primary.attempt()
+		clean = inPrimary.clean && clean
 	}
 	if waitForRow && row != nil {
-		clean = <-row && clean
+		if !rowFirst {
+			inRow = <-row
+		}
+		clean = inRow.clean && clean
 	}
 	ls.mu.Lock()
 	ls.clean = clean
+	if err := errors.Join(inPrimary.err, inRow.err); err != nil {
+		ls.unreleased = &unreleasedError{key: ls.claim.Key, until: later(inPrimary.until, inRow.until), errs: err}
+	}
 	ls.mu.Unlock()
+	switch {
+	case lives == secondaryName && inRow.found == notHeld:
+		ls.wasLost(secondaryName)
+	case lives == primaryName && inPrimary.found == notHeld:
+		// The primary has lost the claim. Where the row stood to the end, it kept others out; that is worth the wait for it.
+		if !waitForRow && row != nil {
+			timeout := time.NewTimer(l.secondary.timeout)
+			defer timeout.Stop()
+			select {
+			case inRow = <-row:
+			case <-timeout.C:
+			}
+		}
+		if inRow.found == held {
+			l.doubts.raise(ls.claim.Key)
+		} else {
+			ls.wasLost(primaryName)
+		}
+	}
 }
 
 // settleLater is settle for those who do not wait, or may not be made to.
@@ -77,143 +147,34 @@ func (l *Locker) discard(ls *Lease) {
 	l.settleLater(ls)
 }
 
-// maxAbandonedWait is how long Close waits for a call that was left behind, to send the release that has to follow it.
-// go-redis, with the settings it comes with, gives up after some sixteen seconds.
-const maxAbandonedWait = 30 * time.Second
-
-// pendingRelease is one claim on its way out of one store.
-type pendingRelease struct {
-	record
-	locker *Locker
-	store  *store
-	ctx    context.Context // the lease's values without its end: a cancelled caller must not leave a lock behind
-	claim  Claim
-	keep   time.Time // the minimum hold: until then the claim is kept, and for no longer
-
-	limit        time.Duration // of one attempt
-	pause        time.Duration
-	doubtful     bool // it was never known to be recorded, and a request to record it has an unknown outcome
-	told, failed bool // an event has said so
-	counted      bool
+// released is what an attempt to release a claim came to.
+type released struct {
+	clean bool // that was the end of it
+	found found
+	err   error     // why it was not confirmed
+	until time.Time // when the store will have forgotten the claim by itself
 }
 
-// newRelease is called with ls.mu held.
-func (l *Locker) newRelease(ls *Lease, s *store, r record, keep time.Time) *pendingRelease {
-	c := ls.claim
-	c.Failed = ls.failed || ls.lost != nil
-	return &pendingRelease{record: r, locker: l, store: s, ctx: context.WithoutCancel(ls.ctx), claim: c, keep: keep,
-		limit: s.timeout, pause: firstReleasePause, doubtful: r.open() && !r.stands}
-}
+// found is what a store that had confirmed a lease found at its release.
+type found int
 
-// attempt asks the store once, and sees to it that it is asked again where that is not the end of it: after a failure,
-// and while a request to record the claim has an unknown outcome. There a nil proves nothing, because that request may
-// reach the store after the release did: go-redis goes on retrying on its own, and a command can land after its
-// connection is gone.
-//
-// It reports whether that was the end of it.
-func (p *pendingRelease) attempt() bool {
-	p.sort() // before the release is sent: what has been answered by now cannot land after it
-	a, kept := p.ask()
-	over := a.err == nil && !p.open()
-	switch {
-	case a.err == nil && !p.told && !p.doubtful:
-		p.told = true
-		p.emit(KindReleased, a, nil)
-	case a.err == nil && !p.told && !kept && len(p.left) == 0:
-		p.told = true
-		p.emit(KindRolledBack, a, nil)
-	case a.err != nil && !p.failed:
-		p.failed = true
-		if IsUnavailable(a.err) { // else its store's health has reported it
-			p.emit(KindReleaseFailed, a, a.err)
-		}
-	}
-	switch {
-	case over:
-		p.end()
-	case p.refused && a.err != nil && !IsUnavailable(a.err):
-		p.end() // the store refuses the rollback as it has refused the acquisition: there is nothing to roll back
-	case len(p.left) > 0:
-		p.afterLeft()
-	default:
-		p.later()
-	}
-	return over
-}
+const (
+	unsaid  found = iota // it did not say, or not for certain
+	held                 // the claim, to the end
+	notHeld              // no such claim, although the lease was valid
+)
 
-// afterLeft makes the next attempt when every request that was left has returned. Close waits for that, within reason.
-func (p *pendingRelease) afterLeft() {
-	counted := sync.OnceFunc(func() { p.locker.background.add(-1) })
-	p.locker.background.add(1)
-	timer := time.AfterFunc(maxAbandonedWait, counted)
-	go func() {
-		defer counted()
-		defer timer.Stop()
-		for _, t := range p.left {
-			<-t.returned
-		}
-		// It may have been recorded as late as now.
-		if forgets := time.Now().Add(p.claim.Expiry); forgets.After(p.forgets) {
-			p.forgets = forgets
-		}
-		p.attempt()
-	}()
-}
-
-// ask releases the claim, or keeps it for what is left of the minimum hold. A store without Extender is asked to Lock
-// for that: the claim still holds, so nothing is taken that was not ours.
-func (p *pendingRelease) ask() (a answer, kept bool) {
-	if left := time.Until(p.keep); !p.keep.IsZero() && left > 0 {
-		c := p.claim
-		c.Expiry = ceilMillisecond(left)
-		a = p.store.extend(p.ctx, c, p.limit)
-		if a.err != nil || a.Held || p.store.extends() {
-			if forgets := a.sent.Add(p.limit + c.Expiry); a.records && forgets.After(p.forgets) {
-				p.forgets = forgets
-			}
-			return a, true
-		}
-	}
-	return p.store.release(p.ctx, p.claim, p.limit), false
-}
-
-// later sets the next attempt, until the store has forgotten the claim by itself.
-func (p *pendingRelease) later() {
-	if time.Now().Add(p.pause).After(p.forgets) {
-		p.end()
+// wasLost is called when the lease has ended and the store that it relied on did not hold it any more. What was never used
+// cannot have been lost in use.
+func (ls *Lease) wasLost(store string) {
+	lost := &lostError{key: ls.claim.Key, reason: ErrNotHeld, err: fmt.Errorf("the %s had lost it before it was released", store)}
+	ls.mu.Lock()
+	if ls.lost != nil || ls.closure && !ls.running.Load() {
+		ls.mu.Unlock()
 		return
 	}
-	if !p.counted {
-		if p.locker.pendingReleases.Add(1) > MaxPendingReleases {
-			p.locker.pendingReleases.Add(-1)
-			p.emit(KindReleaseFailed, answer{}, errTooManyReleases)
-			return
-		}
-		p.counted = true
-	}
-	pause := p.pause
-	p.pause = min(2*pause, max(firstReleasePause, p.claim.Expiry/8))
-	time.AfterFunc(pause, func() { p.attempt() })
-}
-
-func (p *pendingRelease) end() {
-	if p.counted {
-		p.locker.pendingReleases.Add(-1)
-		p.counted = false
-	}
-}
-
-func (p *pendingRelease) emit(kind EventKind, a answer, err error) {
-	e := Event{Kind: kind, Handler: p.store.name, Op: opRelease, Key: p.claim.Key, Err: err}
-	if !a.sent.IsZero() {
-		e.Took = time.Since(a.sent)
-	}
-	p.locker.events.emit(p.ctx, e)
-}
-
-func ceilMillisecond(d time.Duration) time.Duration {
-	if rest := d % time.Millisecond; rest > 0 {
-		d += time.Millisecond - rest
-	}
-	return d
+	ls.lost = lost
+	ls.mu.Unlock()
+	ls.locker.gate.free(ls, time.Time{}) // there is no minimum hold to keep
+	ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
 }

@@ -3,7 +3,6 @@ package loki_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,221 +12,195 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The request is given up before it reaches the store, and lands after the first release did.
-func TestTakeBack_ARequestThatLandsLate(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker(alone)
-		r.primary.nextCall(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 3 * time.Second, IgnoreCtx: true}})
-		start := time.Now()
-		err := l.ExecuteWithinLock(t.Context(), time.Hour, mustNotRun(t))
-		require.ErrorIs(t, err, loki.ErrUnavailable)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start))
-		require.NoError(t, l.Close(t.Context()), "Close waits for the release that follows the late request")
-		require.Equal(t, 3*time.Second+loki.DefaultPrimaryTimeout/4, time.Since(start), "the second attempt is late too")
-		r.requireEmpty()
-	})
-}
-
-// A nil from Release proves nothing: a command can land after its connection is gone.
-func TestTakeBack_ARequestThatLandsWhenNobodyWaitsForItAnyMore(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker(alone)
-		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown})
-		require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t)), loki.ErrUnavailable)
-		claim := r.primary.Calls(lokitest.OpLock)[0].Claim
-		time.Sleep(10 * time.Second)
-		r.primary.plant(t, claim)
-		time.Sleep(15 * time.Second)
-		r.requireEmpty()
-
-		time.Sleep(2 * time.Minute)
-		n := len(r.primary.Calls(lokitest.OpRelease))
-		require.Less(t, n, 25)
-		time.Sleep(time.Hour)
-		require.Len(t, r.primary.Calls(lokitest.OpRelease), n, "it ends when the store has forgotten the claim by itself")
-	})
-}
-
-func TestTakeBack_AnAnswerThatComesAfterTheLeaseIsOver(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker(alone)
-		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{LostReply: true, Err: errDown})
-		require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t)), loki.ErrUnavailable)
-		r.requireEmpty()
-		require.Len(t, r.events(loki.KindRolledBack), 1)
-	})
-}
-
-func TestTakeBack_AlsoAfterAMistakeAndAPanic(t *testing.T) {
-	for name, fault := range map[string]lokitest.Fault{
-		"mistake": {Err: errors.New("the proxy does not understand the reply"), LostReply: true},
-		"panic":   {Panic: "nil map"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inRig(t, func(t *testing.T, r *rig) {
-				l := r.locker()
-				r.primary.faults.Next(lokitest.OpLock, fault)
-				err := l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t))
-				var handlerErr *loki.HandlerError
-				require.ErrorAs(t, err, &handlerErr)
-				require.NotErrorIs(t, err, loki.ErrUnavailable)
-				r.requireEmpty()
-				require.NotEmpty(t, r.primary.Calls(lokitest.OpRelease))
-			})
-		})
+// forget has a store lose whatever holds the lock, as FLUSHALL does.
+func (s *testStore) forget(t *testing.T) {
+	t.Helper()
+	for _, c := range s.Calls(lokitest.OpLock) {
+		require.NoError(t, s.mem.Release(t.Context(), loki.Claim{Key: c.Claim.Key, Token: c.Claim.Token}))
 	}
 }
 
-func TestReleaseIsRetriedUntilTheExpiryHasPassed(t *testing.T) {
+func (r *rig) requireLost(err error, events int) {
+	r.t.Helper()
+	require.ErrorIs(r.t, err, loki.ErrLockLost)
+	require.ErrorIs(r.t, err, loki.ErrNotHeld)
+	require.Len(r.t, r.events(loki.KindLost), events)
+}
+
+func TestRelease_ReportsALockThatTheStoreHasForgotten(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		err := l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			r.primary.forget(t)
+			r.requireRan(r.locker(alone))
+			return errFn
+		}, loki.WithMinHold(0))
+		r.requireLost(err, 1)
+		require.ErrorIs(t, err, errFn)
+		require.ErrorContains(t, err, "the primary had lost it before it was released")
+
+		ls, err := l.Acquire(t.Context(), time.Minute)
+		require.NoError(t, err)
+		r.primary.forget(t)
+		err = ls.Release(t.Context())
+		r.requireLost(err, 2)
+		require.Equal(t, err, ls.Release(t.Context()))
+	})
+}
+
+func TestRelease_ReportsAMinimumHoldThatCannotBeKept(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		r.requireLost(l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			r.primary.forget(t)
+			return nil
+		}, loki.WithMinHold(time.Hour)), 1)
+		r.requireRan(l, loki.WithMinHold(time.Second))
+		r.requireBusy(l)
+		require.Len(t, r.events(loki.KindLost), 1)
+	})
+}
+
+func TestRelease_TheRecordInTheSecondaryKeptOthersOut(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker()
 		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
-			r.primary.fail(errDown, lokitest.OpRelease)
+			synctest.Wait() // it is mirrored
+			r.primary.forget(t)
 			return nil
 		}))
-		time.Sleep(20 * time.Second)
-		require.NotEmpty(t, r.primary.mem.HeldKeys())
-		r.primary.heal()
-		time.Sleep(10 * time.Second)
-		r.requireEmpty()
-		require.Len(t, r.events(loki.KindReleaseFailed), 1)
+		require.Empty(t, r.events(loki.KindLost))
+		found := r.events(loki.KindReleased)
+		require.Len(t, found, 2)
+		require.ErrorContains(t, errors.Join(found[0].Err, found[1].Err), "did not hold the claim any more")
 	})
 }
 
-func TestReleaseHasADeadlineOfItsOwn(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker()
-		ctx, cancel := context.WithCancel(t.Context())
-		start := time.Now()
-		err := l.ExecuteWithinLock(ctx, time.Minute, func(context.Context) error {
-			cancel()
-			r.primary.hang()
+func TestRelease_NoRecordInTheSecondaryKeptOthersOut(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, r *rig){
+		"not mirrored": func(*testing.T, *rig) {},
+		"lost too": func(t *testing.T, r *rig) {
+			synctest.Wait()
+			r.secondary.forget(t)
+		},
+		"silent": func(_ *testing.T, r *rig) {
+			synctest.Wait()
 			r.secondary.hang()
-			return ctx.Err()
-		})
-		require.Equal(t, context.Canceled, err)
-		require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start))
-		r.primary.heal()
-		r.secondary.heal()
-		time.Sleep(10 * time.Second)
-		r.requireEmpty()
-	})
-}
-
-func TestMinHold(t *testing.T) {
-	for _, c := range []struct {
-		name          string
-		expiry, hold  time.Duration
-		change        func(*loki.Config)
-		primaryIsDown bool
-	}{
-		{name: "shorter than the expiry", expiry: time.Minute, hold: 5 * time.Second},
-		{name: "longer than the expiry", expiry: time.Second, hold: 5 * time.Second},
-		{name: "alone", expiry: time.Minute, hold: 5 * time.Second, change: alone},
-		{name: "in sync", expiry: time.Minute, hold: 5 * time.Second, change: inSync},
-		{name: "through the secondary", expiry: time.Minute, hold: 5 * time.Second, primaryIsDown: true},
+		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inRig(t, func(t *testing.T, r *rig) {
-				if c.change == nil {
-					c.change = func(*loki.Config) {}
-				}
-				l, other := r.locker(c.change), r.locker(c.change)
-				if c.primaryIsDown {
-					r.primary.fail(errDown)
-				}
-				start := time.Now()
-				require.NoError(t, l.ExecuteWithinLock(t.Context(), c.expiry, func(context.Context) error {
-					time.Sleep(500 * time.Millisecond)
-					return nil
-				}, loki.WithMinHold(c.hold)))
-				require.Equal(t, 500*time.Millisecond, time.Since(start), "the call returns at once")
-				for time.Since(start) < c.hold-time.Millisecond {
-					r.requireBusy(other)
-					r.requireBusy(l)
-					if c.change != nil && r.secondary.mem.HeldKeys() != nil {
-						r.secondary.held(t, "job")
-					}
-					time.Sleep(100*time.Millisecond - time.Millisecond/10)
-				}
-				time.Sleep(c.hold - time.Since(start) + 2*time.Millisecond)
-				r.requireRan(other)
-				r.requireRan(l)
-				require.NoError(t, l.Close(t.Context()))
-				require.Less(t, time.Since(start), c.hold+time.Second)
-			})
-		})
-	}
-}
-
-func TestMinHoldIsKeptInBothStoresAndRetried(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker()
-		start := time.Now()
-		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
-			time.Sleep(time.Second)
-			r.primary.faults.Next(lokitest.OpExtend, lokitest.Fault{Err: errDown})
-			return nil
-		}, loki.WithMinHold(10*time.Second)))
-		time.Sleep(time.Second)
-		for _, s := range []*testStore{r.primary, r.secondary} {
-			require.WithinDuration(t, start.Add(10*time.Second), s.held(t, "job").Until, 2*time.Millisecond)
-		}
-		require.NoError(t, l.Close(t.Context()), "Close does not wait for it")
-		require.Equal(t, 2*time.Second, time.Since(start))
-		time.Sleep(8*time.Second + 2*time.Millisecond)
-		r.requireEmpty()
-	})
-}
-
-// A store that keeps a history is told how the run ended, in the primary and in the mirror alike.
-func TestRelease_TellsWhetherTheRunFailed(t *testing.T) {
-	runs := map[string]struct {
-		failed bool
-		run    func(r *rig, l *loki.Locker)
-	}{
-		"fn returned nil": {false, func(r *rig, l *loki.Locker) { r.requireRan(l) }},
-		"fn returned an error": {true, func(r *rig, l *loki.Locker) {
-			err := l.ExecuteWithinLock(r.t.Context(), time.Minute, func(context.Context) error { return errFn })
-			require.Equal(r.t, errFn, err)
-		}},
-		"fn panicked": {true, func(r *rig, l *loki.Locker) {
-			require.PanicsWithValue(r.t, "fn", func() {
-				_ = l.ExecuteWithinLock(r.t.Context(), time.Minute, func(context.Context) error { panic("fn") })
-			})
-		}},
-		"the lock was lost": {true, func(r *rig, l *loki.Locker) {
-			err := l.ExecuteWithinLock(r.t.Context(), time.Minute, func(ctx context.Context) error {
-				r.primary.fail(errDown)
-				r.secondary.fail(errDown)
-				<-ctx.Done()
-				r.primary.heal()
-				r.secondary.heal()
-				return nil
-			})
-			require.ErrorIs(r.t, err, loki.ErrLockLost)
-		}},
-		"a lease without a closure": {false, func(r *rig, l *loki.Locker) {
-			ls, err := l.Acquire(r.t.Context(), time.Minute)
-			require.NoError(r.t, err)
-			require.NoError(r.t, ls.Release(r.t.Context()))
-		}},
-	}
-	for name, tt := range runs {
 		t.Run(name, func(t *testing.T) {
 			inRig(t, func(t *testing.T, r *rig) {
-				tt.run(r, r.locker(inSync))
-				synctest.Wait()
-				token := r.primary.Calls(lokitest.OpLock)[0].Claim.Token
-				for _, store := range []*testStore{r.primary, r.secondary} {
-					released := slices.DeleteFunc(store.Calls(lokitest.OpRelease), func(c lokitest.Call) bool { return c.Claim.Token != token })
-					require.NotEmpty(t, released)
-					for _, call := range released {
-						require.Equal(t, tt.failed, call.Claim.Failed)
-					}
+				if name == "not mirrored" {
+					r.secondary.hang()
 				}
+				l := r.locker()
+				r.requireLost(l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+					lose(t, r)
+					r.primary.forget(t)
+					return nil
+				}), 1)
 			})
 		})
 	}
+}
+
+// What the lease relies on in this mode is the record in the secondary.
+func TestRelease_InSyncTheSecondaryDecides(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(inSync)
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			r.primary.forget(t)
+			return nil
+		}))
+		r.requireLost(l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			r.secondary.forget(t)
+			return nil
+		}), 1)
+	})
+}
+
+// A release that may have found the work of an earlier one, or an expired claim, reports no loss.
+func TestRelease_NotHeldIsNoLossWhereItIsNotCertain(t *testing.T) {
+	slow := lokitest.Fault{After: lokitest.Pause{For: 200 * time.Millisecond}}
+	for name, faults := range map[string][]lokitest.Fault{
+		"the reply was lost":     {{LostReply: true, Err: errDown}},
+		"the reply is late":      {slow},
+		"the request is late":    {{Before: late(700 * time.Millisecond)}},
+		"both replies were lost": {{After: swallowed}, {After: swallowed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(alone)
+				r.primary.faults.Next(lokitest.OpRelease, faults...)
+				r.requireRan(l)
+				time.Sleep(time.Minute)
+				require.Empty(t, r.events(loki.KindLost))
+			})
+		})
+	}
+	t.Run("the claim may have expired", func(t *testing.T) {
+		inRig(t, func(t *testing.T, r *rig) {
+			l := r.locker(alone)
+			require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Second, func(context.Context) error {
+				time.Sleep(900 * time.Millisecond)
+				r.primary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 110 * time.Millisecond}})
+				return nil
+			}, loki.WithoutRenewal()))
+			require.Empty(t, r.events(loki.KindLost))
+		})
+	})
+	t.Run("the store cannot tell", func(t *testing.T) {
+		inRig(t, func(t *testing.T, r *rig) {
+			l, err := loki.New(loki.Config{ServiceKey: "job", Primary: twoMethods{r.primary}, Observer: r.log.observe})
+			require.NoError(t, err)
+			require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+				r.primary.forget(t)
+				return nil
+			}))
+			require.NoError(t, l.Close(t.Context()))
+			require.Empty(t, r.events(loki.KindLost))
+		})
+	})
+}
+
+// A service that was asked to stop: https://github.com/google/trillian/issues/3789
+
+func TestRelease_IsMadeWhateverTheContextSays(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"alone": alone, "sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(mode)
+				ctx, cancel := context.WithCancel(t.Context())
+				ls, err := l.Acquire(ctx, time.Minute)
+				require.NoError(t, err)
+				cancel()
+				for _, s := range []*testStore{r.primary, r.secondary} {
+					s.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 100 * time.Millisecond}})
+				}
+				require.NoError(t, ls.Release(ctx))
+				require.Empty(t, r.primary.mem.HeldKeys(), "the process may exit now")
+				require.Empty(t, r.secondary.mem.HeldKeys())
+			})
+		})
+	}
+}
+
+func TestRelease_SaysThatItIsNotConfirmed(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		ctx, cancel := context.WithCancel(t.Context())
+		ls, err := l.Acquire(ctx, time.Minute)
+		require.NoError(t, err)
+		cancel()
+		r.primary.hang()
+		start := time.Now()
+		err = ls.Release(ctx)
+		require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start), "a store that hangs does not keep a process from its exit")
+		var handlerErr *loki.HandlerError
+		require.ErrorAs(t, err, &handlerErr)
+		require.Equal(t, "release", handlerErr.Op)
+		require.NotErrorIs(t, err, loki.ErrLockLost)
+		require.ErrorContains(t, err, `the release of the lock "job" was not confirmed`)
+		require.ErrorContains(t, err, "expires by itself in 59.5s at most")
+	})
 }

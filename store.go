@@ -35,10 +35,13 @@ type store struct {
 	handler  LockHandler
 	granter  Granter  // nil where the handler is none
 	extender Extender // nil where the handler is none
+	releaser Releaser // nil where the handler is none
 	notifier Notifier // nil where the handler is none
 
-	// noExtend is set when the extender turned out to be a decorator around a handler that is none.
+	// noExtend and noReport are set when the extender, or the releaser, turned out to be a decorator around a handler that
+	// is none.
 	noExtend  atomic.Bool
+	noReport  atomic.Bool
 	abandoned atomic.Int64
 	deaf      atomic.Int64 // calls of the notifier that were left behind: they must not keep locks from being asked for
 }
@@ -54,6 +57,7 @@ func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration
 	s.health = newHealth(s)
 	s.granter, _ = h.(Granter)
 	s.extender, _ = h.(Extender)
+	s.releaser, _ = h.(Releaser)
 	s.notifier, _ = h.(Notifier)
 	return s
 }
@@ -100,12 +104,24 @@ func (s *store) extend(ctx context.Context, c Claim, limit time.Duration) answer
 // extends reports whether extend can never take a claim anew.
 func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
 
-// release compares and deletes.
+// release compares and deletes. The answer's Held is whether the claim was held until then, where the store reports it.
 func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
-	return s.call(ctx, opRelease, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
+	a := s.call(ctx, opRelease, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
+		if s.reports() {
+			held, err := s.releaser.ReleaseHeld(ctx, c)
+			if !errors.Is(err, errors.ErrUnsupported) {
+				return Grant{Held: held}, err
+			}
+			s.noReport.Store(true)
+		}
 		return Grant{}, s.handler.Release(ctx, c)
 	})
+	a.reports = s.reports()
+	return a
 }
+
+// reports reports whether a release says what it found.
+func (s *store) reports() bool { return s.releaser != nil && !s.noReport.Load() }
 
 // probe finds out whether the store answers, with a release of a claim that nobody holds, which changes nothing.
 func (s *store) probe(ctx context.Context, key string) {

@@ -40,6 +40,8 @@ type claim struct {
 	kept     time.Duration // until when the primary holds it
 	answered bool          // the secondary has said yes or no to it
 	asking   int           // requests to the primary that have not been answered
+	releases [2]int        // requests to release it, in each store
+	missing  [2]bool       // the first of them has been answered, in time: it was not held
 }
 
 // run is one run of a closure.
@@ -120,6 +122,7 @@ func (p *process) sends(at int, op lokitest.Op, c loki.Claim) {
 	known := p.claim(c.Token)
 	switch {
 	case op == lokitest.OpRelease:
+		known.releases[at]++
 	case at == primary:
 		known.asking++
 	case p.world.schedule.Mode == Async && known.asking == 0 && known.kept > now && c.Expiry > known.kept-now+time.Millisecond:
@@ -155,6 +158,7 @@ func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, sent time.Duratio
 	p.unanswered--
 	switch {
 	case op == lokitest.OpRelease:
+		known.missing[at] = !held && known.releases[at] == 1 && p.world.now()+p.world.schedule.Expiry/3 < known.trusted
 		return
 	case !held:
 		p.refusals++
@@ -223,6 +227,10 @@ func (p *process) perform(c Call) {
 		p.world.breach("%s: fn did not run, and the error is %v", p.name, err)
 	case errors.Is(cause, loki.ErrLockLost) && !errors.Is(err, loki.ErrLockLost):
 		p.world.breach("%s lost its lock, and the error is %v", p.name, err)
+	case ran && errors.Is(err, loki.ErrNotHeld) && !errors.Is(cause, loki.ErrLockLost) && !p.world.missed(r.token):
+		p.world.breach("%s was told that its lock was not held when it was released, and every store held it: %v", p.name, err)
+	case ran && p.claim(r.token).missing == [2]bool{true, p.world.schedule.Mode != Alone} && !errors.Is(err, loki.ErrLockLost):
+		p.world.breach("%s was not told that no store held its lock when it was released: %v", p.name, err)
 	case busy && p.refusals == refusals && !errors.Is(err, context.DeadlineExceeded):
 		p.world.breach("%s was told busy, and no store had said so: %v", p.name, err)
 	case unavailable && p.unanswered == unanswered && unanswered == 0:

@@ -92,9 +92,19 @@ func (w *wire) Extend(ctx context.Context, c loki.Claim) (held bool, err error) 
 	return held, err
 }
 
-// Release is the store's.
+// Release is ReleaseHeld for those who need not know.
 func (w *wire) Release(ctx context.Context, c loki.Claim) error {
-	return w.call(ctx, lokitest.OpRelease, c, func() (bool, error) { return true, w.faults.Release(ctx, c) })
+	_, err := w.ReleaseHeld(ctx, c)
+	return err
+}
+
+// ReleaseHeld is the store's.
+func (w *wire) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
+	err = w.call(ctx, lokitest.OpRelease, c, func() (bool, error) {
+		held, err = w.faults.ReleaseHeld(ctx, c)
+		return held, err
+	})
+	return held, err
 }
 
 func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func() (bool, error)) error {

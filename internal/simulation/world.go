@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -97,6 +98,11 @@ func (w *world) over(token string, p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended[token] = ended{w.now(), p}
+}
+
+// missed reports whether a store did not hold a claim when it was released.
+func (w *world) missed(token string) bool {
+	return slices.ContainsFunc(w.stores[:], func(s *store) bool { return s.missed(token) })
 }
 
 func (w *world) process(id int) *process {

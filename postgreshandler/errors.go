@@ -21,7 +21,10 @@ import (
 
 // judge says what an error of pgx means and what to do about it.
 func judge(err error) (sqlhandler.Verdict, string) {
-	var connect *pgconn.ConnectError
+	var (
+		connect   *pgconn.ConnectError
+		operation *net.OpError
+	)
 	connecting := errors.As(err, &connect)
 	code := state(err)
 	if advice := mistakes[code]; advice != "" {
@@ -46,6 +49,10 @@ func judge(err error) (sqlhandler.Verdict, string) {
 		return sqlhandler.Mistake, askCheck
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return sqlhandler.Unavailable, "" // target_session_attrs asks for a primary, and none of the hosts is one now
+	case connecting && errors.As(err, &operation) && operation.Op == "write":
+		// In TLS 1.3 a server refuses a client's certificate when the client takes the handshake for done, and the reason
+		// and the reset that comes with it race: another try most likely reads the reason.
+		return sqlhandler.Broken, ""
 	case connecting && loki.IsUnavailable(err):
 		return sqlhandler.Unavailable, "" // not worth another try at once, as a connection that broke is
 	case errors.Is(err, pgconn.ErrConnClosed):

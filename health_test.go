@@ -306,19 +306,42 @@ func TestHealthIgnoresCallersThatDoNotWait(t *testing.T) {
 // A job that is started, runs once and exits has no time for a second failure.
 func TestCloseReportsAFailureThatNothingContradicted(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		l := r.locker(func(c *loki.Config) { c.PrimaryTimeout, c.SecondaryTimeout = 10*time.Millisecond, 10*time.Millisecond })
-		r.secondary.fail(errDown)
+		l := r.locker(alone)
 		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
-			synctest.Wait()
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
-			require.Error(t, l.Close(ended))
-			r.requireReported()
+			r.primary.fail(errDown)
 			return nil
 		}))
+		r.requireReported()
 		require.NoError(t, l.Close(t.Context()))
-		r.requireReported("WARN down secondary")
+		r.requireReported("ERROR down primary")
 	})
+}
+
+// A store without memory answers releases, and probes: no key is asked twice, and yet nothing is granted.
+func TestHealthReportsAStoreThatGrantsNothingToKeysOfOneUse(t *testing.T) {
+	for name, change := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(change)
+				r.primary.fail(loki.Unavailable(errors.New("OOM command not allowed")), lokitest.OpLock)
+				order := 0
+				next := func() error {
+					order++
+					defer time.Sleep(time.Second)
+					return r.try(l, loki.WithResource(fmt.Sprint(order)))
+				}
+				for range 20 {
+					_ = next()
+				}
+				require.Len(t, r.events(loki.KindDown), 1)
+				require.Empty(t, r.events(loki.KindUp))
+				r.primary.heal()
+				require.NoError(t, next())
+				require.Len(t, r.events(loki.KindUp), 1)
+				require.Len(t, r.log.reported(), 2)
+			})
+		})
+	}
 }
 
 func TestHealthReportsAPermanentErrorOncePerCause(t *testing.T) {

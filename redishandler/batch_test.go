@@ -33,6 +33,8 @@ func TestManyCallersShareFewConnections(t *testing.T) {
 				callers = 2000
 			}
 			client := f.server.Client(t, change, func(o *redis.Options) { o.Addr = proxy.Addr() })
+			var sent requests
+			client.AddHook(&sent)
 			h := redishandler.New(client)
 			before := proxy.Connections()
 			f.do("SCRIPT", "FLUSH")
@@ -58,7 +60,18 @@ func TestManyCallersShareFewConnections(t *testing.T) {
 			}
 			all.Wait()
 			require.LessOrEqual(t, proxy.Connections()-before, 60, "of %d callers", callers)
+			require.Less(t, int(sent.Load()), callers, "requests, for more than three calls of each caller")
 		})
+	}
+}
+
+// requests is a hook that counts commands and pipelines.
+type requests struct{ counting }
+
+func (r *requests) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		r.Add(1)
+		return next(ctx, cmds)
 	}
 }
 

@@ -173,15 +173,19 @@ func TestCase039_SecondaryThatHangsIsLeftBehind(t *testing.T) {
 	})
 	t.Run("mirror", func(t *testing.T) {
 		t.Parallel()
-		const most = loki.MaxAbandonedCalls + 2*loki.MirrorConcurrency
+		const (
+			statements = 16             // that acquire, and that a SQL handler has under way at once
+			most       = 4 * statements // with those that renew and release, and a second attempt of each
+			leases     = loki.MaxAbandonedCalls + 2*loki.MirrorConcurrency
+		)
 		stub, until := newStubSQL(), make(chan struct{})
 		stub.set(stub.hangs(until))
 		l := instance(t, memhandler.New(), mssqlhandler.New(stub.open(t)), handlerTimeout(patience, 20*time.Millisecond))
-		for i := range most + 100 {
+		for i := range leases {
 			_, err := l.Acquire(t.Context(), time.Hour, loki.WithResource(time.Duration(i).String()))
 			require.NoError(t, err)
 		}
-		eventually(t, func() bool { return stub.hanging.Load() >= loki.MaxAbandonedCalls }, "so many calls are left behind")
+		eventually(t, func() bool { return stub.hanging.Load() >= statements }, "so many calls are left behind")
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			require.LessOrEqual(t, stub.hanging.Load(), int32(most))
 		}

@@ -23,10 +23,11 @@ type wire struct {
 	salt    uint64
 	since   time.Duration                // when that set in
 	locking map[string][]context.Context // of claims whose lock is under way, one for each attempt
+	over    map[context.Context]bool     // of calls that have been answered; their attempts share a context
 }
 
 func newWire(p *process, at int) *wire {
-	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]context.Context)}
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]context.Context), over: make(map[context.Context]bool)}
 	w.set(fine, uint64(2*p.id+at))
 	return w
 }
@@ -119,11 +120,11 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 		return errDown
 	}
 	held, err := ask()
-	w.returned(ctx, op, c, err)
+	first := w.returned(ctx, op, c, err)
 	if ctx.Err() != nil { // a client sees the end of its context a moment later than the Locker does, and not sometimes earlier
 		time.Sleep(latency / 10)
 	}
-	w.process.isTold(w.at, op, c, sent, held, err, ctx.Err() == nil)
+	w.process.isTold(w.at, op, c, sent, held, err, first && ctx.Err() == nil)
 	return err
 }
 
@@ -141,17 +142,21 @@ func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
 	}
 }
 
-// returned notes the end of an attempt. One that is answered is the end of its call, and the other one is given up.
-func (w *wire) returned(ctx context.Context, op lokitest.Op, c loki.Claim, err error) {
+// returned notes the end of an attempt. One that is answered is the end of its call, and the other one is given up. It
+// reports false if the call was over: then nobody looks at this answer.
+func (w *wire) returned(ctx context.Context, op lokitest.Op, c loki.Claim, err error) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch i := slices.Index(w.locking[c.Token], ctx); {
-	case op != lokitest.OpLock || i < 0:
-	case err == nil:
-		delete(w.locking, c.Token)
-	default:
+	if w.over[ctx] {
+		return false
+	}
+	if err == nil {
+		w.over[ctx] = true
+		w.locking[c.Token] = slices.DeleteFunc(w.locking[c.Token], func(other context.Context) bool { return other == ctx })
+	} else if i := slices.Index(w.locking[c.Token], ctx); op == lokitest.OpLock && i >= 0 {
 		w.locking[c.Token] = slices.Delete(w.locking[c.Token], i, i+1)
 	}
+	return true
 }
 
 // haunts reports whether a request becomes a ghost: it fails, and reaches the store when nobody knows of it any more.

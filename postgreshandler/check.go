@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
 	"github.com/lokilock/loki/postgreshandler/internal/postgresname"
@@ -43,11 +45,15 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 		encoding              string
 		inRecovery, onlyReads bool
 	)
-	err := db.QueryRowContext(ctx, sqlhandler.Text(serverSQL, false)).Scan(&version, &encoding, &inRecovery, &onlyReads)
+	var found []error
+	if err := preparesOnLent(ctx, db); isLent(err) && !isPgx(db.Driver()) {
+		return s.explainLook(ctx, err)
+	}
+	look := unprepared{db}
+	err := look.row(ctx, serverSQL).Scan(&version, &encoding, &inRecovery, &onlyReads)
 	if err != nil {
 		return s.explainLook(ctx, err)
 	}
-	var found []error
 	if version < oldestVersion {
 		found = append(found, fmt.Errorf("postgreshandler: the server is PostgreSQL %d: it has to be %d at least, since before that each release reads the whole table", version, oldestVersion))
 	}
@@ -61,7 +67,7 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 		found = append(found, errors.New("postgreshandler: the sessions of this pool only read (default_transaction_read_only is on, by the data source name, the role, the database or the server): "+
 			"take it out of the data source name, or run ALTER ROLE ... SET default_transaction_read_only = off for this login"))
 	}
-	faults, err := postgrestable.Faults(ctx, db, s.table, s.keepsHistory())
+	faults, err := postgrestable.Faults(ctx, look, s.table, s.keepsHistory())
 	if err != nil {
 		return s.explainLook(ctx, err)
 	}
@@ -73,7 +79,7 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 	}
 	for _, table := range s.tables() {
 		var login, missing string
-		if err := db.QueryRowContext(ctx, sqlhandler.Text(permissionsSQL, false), table).Scan(&login, &missing); err != nil {
+		if err := look.row(ctx, permissionsSQL, table).Scan(&login, &missing); err != nil {
 			return s.explainLook(ctx, err)
 		}
 		if missing != "" {
@@ -82,6 +88,46 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 		}
 	}
 	return errors.Join(found...)
+}
+
+// preparesOnLent returns the error of the driver's preparing a statement on a connection that a pooler has lent to another
+// client before, where the same was prepared. A handler that cannot switch preparing off would fail so now and then.
+func preparesOnLent(ctx context.Context, db *sql.DB) error {
+	if db.Stats().MaxOpenConnections == 1 {
+		return nil
+	}
+	for range 2 {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return nil // the look at the server says why
+		}
+		defer conn.Close()
+		rows, err := conn.QueryContext(ctx, "SELECT $1::text", "loki")
+		if err != nil {
+			return err
+		}
+		_ = rows.Close()
+	}
+	return nil
+}
+
+// unprepared is a database whose statements are not prepared, where that can be chosen for each.
+type unprepared struct{ db *sql.DB }
+
+func (u unprepared) args(args []any) []any {
+	if isPgx(u.db.Driver()) {
+		return append([]any{pgx.QueryExecModeExec}, args...)
+	}
+	return args
+}
+
+// QueryContext is that of a [sql.DB].
+func (u unprepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return u.db.QueryContext(ctx, query, u.args(args)...)
+}
+
+func (u unprepared) row(ctx context.Context, file string, args ...any) *sql.Row {
+	return u.db.QueryRowContext(ctx, sqlhandler.Text(file, false), u.args(args)...)
 }
 
 // tables are those that the statements name.

@@ -20,6 +20,7 @@ import (
 	"github.com/lokilock/loki/internal/faultproxy"
 	"github.com/lokilock/loki/lokitest"
 	"github.com/lokilock/loki/memhandler"
+	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestest"
 )
 
@@ -212,4 +213,20 @@ func TestLockerOverConnectionsThatDiedInSilence(t *testing.T) {
 			require.NoError(t, end())
 		})
 	}
+}
+
+// The connection that listens dies with the others. Whoever listens is notified within seconds, although none of the pool's
+// connections answers.
+func TestNotify_AConnectionThatDiedInSilence(t *testing.T) {
+	t.Parallel()
+	s := newStoreOn(t, postgrestest.Start(t), postgreshandler.WithPatience(50*time.Millisecond, time.Second, 10*time.Second))
+	n := behindNAT(t, s, pools["pgx, 25 idle"])
+	notified, _ := n.listen(t, "job")
+	n.fill(t, 8)
+	n.Forget()
+	requireTold(t, notified)
+	c := s.claim("job")
+	s.mustGrant(t, c)
+	s.mustRelease(t, c)
+	requireTold(t, notified)
 }

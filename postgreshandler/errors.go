@@ -30,6 +30,11 @@ func judge(err error) (sqlhandler.Verdict, string) {
 	if advice := mistakes[code]; advice != "" {
 		return sqlhandler.Mistake, advice
 	}
+	if code == "08P01" {
+		if advice := poolerAdvice(err); advice != "" {
+			return sqlhandler.Mistake, advice
+		}
+	}
 	if connecting && code == "" {
 		if advice := tlsAdvice(err); advice != "" {
 			return sqlhandler.Mistake, advice
@@ -87,6 +92,29 @@ func tlsAdvice(err error) string {
 	return ""
 }
 
+// poolerAdvice says what to do about a refusal that PgBouncer sends. It has one code for all that it says, also for what
+// a server told it, so the text decides. What is left is an outage: query_wait_timeout, max_client_conn, a server that is down.
+func poolerAdvice(err error) string {
+	text := err.Error()
+	for _, r := range refusals {
+		if strings.Contains(text, r.text) {
+			return "the pooler between refuses it: " + r.advice
+		}
+	}
+	return ""
+}
+
+var refusals = []struct{ text, advice string }{
+	{"no such database", "see the database in the data source name, and [databases] in the pooler's configuration"},
+	{"no such user", "see the user in the data source name, and auth_file in the pooler's configuration"},
+	{"authentication failed", "see the user and the password in the data source name, in the pooler's auth_file and in the server"},
+	{"no pg_hba.conf entry", "see the server's pg_hba.conf, for the address of the pooler"},
+	{"does not exist", "the server has no such database or role: see the data source name, and [databases] in the pooler's configuration"},
+	{"unsupported startup parameter", "take the parameter out of the data source name, or add it to ignore_startup_parameters in the pooler's configuration"},
+	{"SSL required", "it wants TLS: see sslmode in the data source name"},
+	{"TLS required", "it wants TLS: see sslmode in the data source name"},
+}
+
 // isOutage reports whether err, of making a connection, is of a server that cannot be reached or cannot answer now.
 func isOutage(err error) bool {
 	verdict, _ := judge(err)
@@ -129,6 +157,12 @@ var mistakes = map[string]string{
 const askCheck = "postgreshandler.Check says whether the table and the rights are as they have to be"
 
 const behindPooler = "a pooler stands between, and lends the connection on that a statement was prepared on: add default_query_exec_mode=exec to the data source name"
+
+// isLent reports whether err is of a connection that a pooler lends on after each transaction, with what was prepared on it.
+func isLent(err error) bool {
+	code := state(err)
+	return code == "26000" || code == "42P05"
+}
 
 // victims lost to another session and left nothing behind.
 var victims = []string{

@@ -6,6 +6,7 @@ package postgreshandler
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 
@@ -50,7 +51,11 @@ var (
 // What is wrong with the arguments is returned by [Handler.Validate], which loki's Build asks, and by every method.
 func New(db *sql.DB, opts ...Option) *Handler {
 	s := choose(opts)
-	return &Handler{shared: sqlhandler.New(db, newDialect(s)), listeners: newListeners(db, s)}
+	var d driver.Driver
+	if db != nil {
+		d = db.Driver()
+	}
+	return &Handler{shared: sqlhandler.New(db, newDialect(s, d)), listeners: newListeners(db, s)}
 }
 
 // Open returns a handler with a database of its own, which [Handler.Close] closes. dsn is one of pgx's, such as

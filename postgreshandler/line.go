@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,7 +29,7 @@ type patience struct {
 	restore time.Duration // for a connection that broke to be restored
 }
 
-var defaultPatience = patience{silence: 20 * time.Second, sign: 2 * time.Second, restore: 3 * time.Second}
+var defaultPatience = patience{silence: 5 * time.Second, sign: time.Second, restore: 3 * time.Second}
 
 // line is where a handler's connections that listen go.
 type line struct {
@@ -36,6 +37,8 @@ type line struct {
 	config   *pgx.ConnConfig // of WithListenDSN; nil to go where the pool does
 	table    postgresname.Table
 	patience patience
+
+	last *atomic.Pointer[pgx.ConnConfig] // how the pool's connections were made when one was asked last
 }
 
 // newListeners returns nil if nobody is to listen.
@@ -43,21 +46,14 @@ func newListeners(db *sql.DB, s settings) *listeners {
 	if s.silent {
 		return nil
 	}
-	return &listeners{line: line{db: db, config: s.listen, table: s.table, patience: s.patience}}
+	return &listeners{line: line{db: db, config: s.listen, table: s.table, patience: s.patience, last: new(atomic.Pointer[pgx.ConnConfig])}}
 }
 
 // dial returns a connection that listens.
 func (l line) dial(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	config := l.config
-	if config == nil {
-		var err error
-		if config, err = l.pooled(ctx); err != nil {
-			return nil, err
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := l.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +62,29 @@ func (l line) dial(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
+}
+
+// connect goes where the pool did when it was asked last, and asks it again if that fails, since a password may not last. What kills the connection that listens has usually killed the pool's idle ones, which do not answer.
+func (l line) connect(ctx context.Context) (*pgx.Conn, error) {
+	if l.config != nil {
+		return pgx.ConnectConfig(ctx, l.config)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := l.db.Conn(ended); !errors.Is(err, context.Canceled) {
+		return nil, err // it has been closed, which database/sql says first
+	}
+	if last := l.last.Load(); last != nil {
+		if conn, err := pgx.ConnectConfig(ctx, last); err == nil {
+			return conn, nil
+		}
+	}
+	config, err := l.pooled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.last.Store(config)
+	return pgx.ConnectConfig(ctx, config)
 }
 
 // listen has the server tell conn what is sent for the table. Being idle is its purpose, so no timeout for that is to
@@ -83,7 +102,32 @@ func (l line) listen(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	_, err := conn.Exec(ctx, "SET idle_session_timeout = 0; LISTEN "+l.table.QuotedChannel()) // one simple query, no arguments
+	if err == nil && l.config != nil {
+		err = l.hears(ctx, conn)
+	}
 	return err
+}
+
+// hears has the pool send a message, and waits for it: WithListenDSN may name a pooler, or another database, and then
+// nothing would ever come. The message names no key, so that it wakes nobody. Without a connection of the pool in time it is
+// not known.
+func (l line) hears(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, l.patience.sign)
+	defer cancel()
+	if _, err := l.db.ExecContext(ctx, "NOTIFY "+l.table.QuotedChannel()); err != nil {
+		return nil //nolint:nilerr // it says nothing about conn
+	}
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		switch {
+		case err == nil && n.Payload == "":
+			return nil
+		case pgconn.Timeout(err):
+			return fmt.Errorf("what WithListenDSN names takes LISTEN and passes nothing on: a pooler that lends connections on, or another database: name the server itself: %w", errors.ErrUnsupported)
+		case err != nil:
+			return err
+		}
+	}
 }
 
 // pooled is how the pool's connections are made, as one of them tells: with what a connector or its callbacks put in, such

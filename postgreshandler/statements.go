@@ -3,8 +3,13 @@ package postgreshandler
 // This file is the dialect's statements: the SQL files made fit for one table, and their arguments.
 
 import (
+	"database/sql/driver"
 	_ "embed" // the statements
 	"strings"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
@@ -29,9 +34,18 @@ const maxToken = 128
 
 // newDialect is PostgreSQL's SQL for one table. Every argument has its type in the statement, so that the statements work
 // in each of pgx's modes, also in those where nothing is prepared.
-func newDialect(s settings) sqlhandler.Dialect {
+//
+// They are prepared as the data source name has it, until that fails behind a pooler which lends connections on. From
+// then on they are not, which costs the server a plan for each.
+func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
+	var unprepared atomic.Bool
 	statement := func(file string, args func(sqlhandler.Call) []any) sqlhandler.Statement {
-		return sqlhandler.Statement{Text: s.table.Fill(sqlhandler.Text(file, s.keepsHistory())), Args: args}
+		return sqlhandler.Statement{Text: s.table.Fill(sqlhandler.Text(file, s.keepsHistory())), Args: func(c sqlhandler.Call) []any {
+			if unprepared.Load() {
+				return append([]any{pgx.QueryExecModeExec}, args(c)...)
+			}
+			return args(c)
+		}}
 	}
 	dialect := sqlhandler.Dialect{
 		Name:      "postgreshandler",
@@ -44,14 +58,27 @@ func newDialect(s settings) sqlhandler.Dialect {
 		MaxKey:    loki.MaxKeyLength,
 		MaxToken:  maxToken,
 		Refuse:    refuse,
-		Judge:     judge,
-		Conceal:   postgresdsn.Conceal,
-		Mistake:   s.mistake,
+		Judge: func(err error) (sqlhandler.Verdict, string) {
+			if isPgx(d) && isLent(err) {
+				unprepared.Store(true)
+				return sqlhandler.Again, behindPooler
+			}
+			return judge(err)
+		},
+		Conceal: postgresdsn.Conceal,
+		Mistake: s.mistake,
 	}
 	if s.keepsHistory() {
 		dialect.History = statement(historySQL, s.historyArgs)
 	}
 	return dialect
+}
+
+// isPgx reports whether d is pgx itself, which takes the mode of a query from its first argument. What is wrapped around it
+// may take that for an argument of the statement.
+func isPgx(d driver.Driver) bool {
+	_, is := d.(*stdlib.Driver)
+	return is
 }
 
 func (s settings) grantArgs(c sqlhandler.Call) []any {

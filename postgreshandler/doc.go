@@ -45,9 +45,9 @@
 // # Poolers
 //
 // The statements work through PgBouncer and its like, also where a connection is lent to others after each transaction.
-// pgx, however, prepares statements by default, which such a pooler has to support (max_prepared_statements); where it does
-// not, add default_query_exec_mode=exec to the data source name. Nobody can listen through it: name the server itself with
-// [WithListenDSN], or the Locker polls.
+// pgx prepares statements by default, which such a pooler may not support: the first time that one fails, the handler stops
+// preparing them. A driver that wraps pgx hides how to: [Check] reports it, and default_query_exec_mode=exec in the data
+// source name helps. Nobody can listen through such a pooler: name the server itself with [WithListenDSN], or the Locker polls.
 //
 // # Isolation levels, replicas, failover
 //

@@ -27,11 +27,12 @@ func TestCase063_LockIsNoPartOfTheCallersTransaction(t *testing.T) {
 			db := openSQL(t) // the application's
 			db.SetMaxOpenConns(2)
 			keys := newSQLKeys(requireSQL(t))
-			b := instance(t, refused(t), keys)
+			long := handlerTimeout(patience, 6*patience) // a second attempt would cost the pool the connection that is being warmed
+			b := instance(t, refused(t), keys, long)
 			if same {
 				keys = keys.on(db)
 			}
-			a := instance(t, refused(t), keys)
+			a := instance(t, refused(t), keys, long)
 			require.NoError(t, a.ExecuteWithinLock(t.Context(), time.Minute, func(ctx context.Context) error {
 				tx, err := db.BeginTxx(ctx, nil)
 				require.NoError(t, err)

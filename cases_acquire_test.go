@@ -50,7 +50,7 @@ func TestCase001_LostReplyIsNotBusy(t *testing.T) {
 			require.Equal(t, 1, sets, "the claim was recorded once, and recognised when it was asked for again")
 			r.requireEmpty()
 		})
-		t.Run(s.name+" without retries", func(t *testing.T) {
+		t.Run(s.name+" and every repetition", func(t *testing.T) {
 			t.Parallel()
 			r := startRedis(t)
 			proxy, through := r.proxy()
@@ -58,8 +58,13 @@ func TestCase001_LostReplyIsNotBusy(t *testing.T) {
 			if !s.known {
 				require.NoError(t, r.direct.ScriptFlush(t.Context()).Err())
 			}
-			lost := proxy.LoseReply(s.match)
+			var begun atomic.Bool
+			lost := loseReplies(proxy, func(request []byte) bool {
+				begun.CompareAndSwap(false, s.match(request))
+				return begun.Load() && faultproxy.Containing("\r\neval")(request) // the repetition finds the script known
+			})
 			err := l.ExecuteWithinLock(t.Context(), 10*time.Second, mustNotRun(t))
+			proxy.PassThrough()
 			requireClosed(t, lost)
 			require.ErrorIs(t, err, loki.ErrUnavailable)
 			require.NotErrorIs(t, err, loki.ErrBusy)
@@ -77,6 +82,16 @@ func requireClosed(t *testing.T, ch <-chan struct{}) {
 	case <-time.After(patience):
 		require.FailNow(t, "the fault that this test is about has not happened")
 	}
+}
+
+// loseReplies loses the reply of every matching request of one call, however often that is repeated: by the handler over
+// a new connection, and by the Locker. The channel is closed when the first one is lost.
+func loseReplies(proxy *faultproxy.Proxy, match faultproxy.Match) <-chan struct{} {
+	lost := proxy.LoseReply(match)
+	for range 7 {
+		proxy.LoseReply(match)
+	}
+	return lost
 }
 
 // takenBack waits for the key to go, which has to be long before it would expire by itself.

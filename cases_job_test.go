@@ -130,8 +130,9 @@ func TestCase098_KeyAndExpiryAreOneCommand(t *testing.T) {
 	recorder := r.Record(t)
 	for range 200 {
 		// The acquisition: the releases that go on behind the calls before it do not name the expiry.
-		lost := proxy.LoseReply(faultproxy.Containing("\r\n4999\r\n"))
+		lost := loseReplies(proxy, faultproxy.Containing("\r\n4999\r\n"))
 		err := l.ExecuteWithinLock(t.Context(), 4999*time.Millisecond, mustNotRun(t))
+		proxy.PassThrough()
 		requireClosed(t, lost)
 		require.ErrorIs(t, err, loki.ErrUnavailable)
 		keys, err := r.direct.Keys(t.Context(), "*").Result()

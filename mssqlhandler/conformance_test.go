@@ -9,5 +9,6 @@ import (
 
 func TestConformance(t *testing.T) {
 	s := newStore(t)
+	s.warm(t)
 	lokitest.Run(t, func(*testing.T) loki.LockHandler { return s.Handler })
 }

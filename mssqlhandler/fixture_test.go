@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
@@ -115,6 +116,29 @@ func open(t *testing.T, driverName string) *sql.DB {
 // claim is a new claim on a key of the test's own.
 func (s *store) claim(key string) loki.Claim {
 	return loki.Claim{Key: s.prefix + key, Token: rand.Text(), Expiry: 30 * time.Second, Holder: "host/" + rand.Text()[:4]}
+}
+
+// warm has each connection of the pool run each statement. What is new to a connection may take a server seconds, which the
+// calls that wait for it do not have.
+func (s *store) warm(t *testing.T) {
+	t.Helper()
+	s.db.SetMaxIdleConns(connections)
+	var callers sync.WaitGroup
+	for i := range 2 * connections {
+		callers.Go(func() {
+			c := s.claim(fmt.Sprint(i))
+			for range 3 {
+				_, err := s.Lock(t.Context(), c)
+				assert.NoError(t, err)
+				_, err = s.Extend(t.Context(), c)
+				assert.NoError(t, err)
+				_, _, err = s.Inspect(t.Context(), c.Key)
+				assert.NoError(t, err)
+				assert.NoError(t, s.Release(t.Context(), c))
+			}
+		})
+	}
+	callers.Wait()
 }
 
 // exec runs a statement of the test's own. $T in it is the table, $H that of its history.

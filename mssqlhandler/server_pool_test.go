@@ -131,6 +131,8 @@ func TestCase067_LockIsNotBoundToAConnection(t *testing.T) {
 func TestServerContextEndsWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := newStoreOn(t, open(t, "sqlserver"), "sqlserver")
+	s.db.SetMaxOpenConns(2)
+	s.warm(t) // so that it is the row that the call waits for
 	tx, err := s.db.BeginTxx(t.Context(), nil)
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // only if the test failed

@@ -58,9 +58,9 @@ func (l *Locker) Close(ctx context.Context) error {
 	if err := wait(l.background.wait); err != nil {
 		return fmt.Errorf("loki: Close gave up while %d releases had not been answered: %w", l.background.count(), err)
 	}
-	l.primary.health.end()
+	l.primary.health.end(ctx)
 	if l.secondary != nil {
-		l.secondary.health.end()
+		l.secondary.health.end(ctx)
 	}
 	if err := wait(l.events.flush); err != nil {
 		return fmt.Errorf("loki: Close gave up while the observer was still busy: %w", err)

@@ -43,9 +43,9 @@ func TestIsUnavailable(t *testing.T) {
 func alert(t *testing.T, server *tls.Config) error {
 	t.Helper()
 	near, far := net.Pipe()
-	defer near.Close()
+	defer func() { _ = near.Close() }()
 	go func() {
-		defer far.Close()
+		defer func() { _ = far.Close() }()
 		_ = tls.Server(far, server).HandshakeContext(context.WithoutCancel(t.Context())) // it is to fail
 	}()
 	err := tls.Client(near, &tls.Config{ServerName: "host", MaxVersion: tls.VersionTLS12}).HandshakeContext(t.Context())

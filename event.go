@@ -82,6 +82,13 @@ type Event struct {
 	Err     error         // why; nil where nothing went wrong
 }
 
+// The levels of kinds that have more than one.
+const (
+	levelDebug = slog.LevelDebug
+	levelWarn  = slog.LevelWarn
+	levelError = slog.LevelError
+)
+
 // level is that of a kind whose events are all equally serious.
 func (k EventKind) level() slog.Level {
 	switch k {
@@ -131,7 +138,7 @@ func (e Event) text() string {
 	if e.Kind == KindPanic { // whose stack is best read as it is
 		return e.Err.Error()
 	}
-	if err, ok := e.Err.(interface{ bare() string }); ok { //nolint:errorlint // the outermost: what it wraps has a text of its own
+	if err, ok := e.Err.(interface{ bare() string }); ok { // the outermost: what it wraps has a text of its own
 		return err.bare()
 	}
 	if e.Handler != "" {

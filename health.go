@@ -2,7 +2,6 @@ package loki
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,9 +210,9 @@ func (h *health) reportDown(ctx context.Context, op, key string) {
 	if h.down.Swap(true) {
 		return
 	}
-	level := slog.LevelWarn // the other store decides meanwhile
+	level := levelWarn // the other store decides meanwhile
 	if h.required || h.other == nil || h.other.down.Load() {
-		level = slog.LevelError
+		level = levelError
 	}
 	if f := h.failing[key]; f != nil {
 		op = f.op // rather than a probe's
@@ -248,7 +247,8 @@ func (h *health) reportUp(ctx context.Context) {
 
 // end stops the probes and reports what is known at the Locker's end: a store that is back but not for long enough, and
 // one whose failure nothing has contradicted. A process that runs one job and exits has no time for a second failure.
-func (h *health) end() {
+func (h *health) end(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ended {
@@ -261,10 +261,10 @@ func (h *health) end() {
 	for key, f := range h.failing {
 		f.timer.Stop()
 		if f.open() && key != everyKey {
-			h.reportDown(context.Background(), f.op, key)
+			h.reportDown(ctx, f.op, key)
 		}
 	}
 	if !h.back.IsZero() {
-		h.reportUp(context.Background())
+		h.reportUp(ctx)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/lokilock/loki/internal/jitter"
@@ -107,9 +106,9 @@ func (l *Locker) mirrorWrite(ls *Lease) {
 
 // mirrorDropped reports, once for a time of overload, that a mirror write has to wait because the queue is full.
 func (l *Locker) mirrorDropped(ls *Lease) {
-	e := Event{Kind: KindMirrorDropped, Level: slog.LevelDebug, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: errMirrorDropped}
+	e := Event{Kind: KindMirrorDropped, Level: levelDebug, Handler: secondaryName, Op: opLock, Key: ls.claim.Key, Err: errMirrorDropped}
 	if l.secondary.health.news(string(e.Kind), "", "") {
-		e.Level = slog.LevelWarn
+		e.Level = levelWarn
 	}
 	l.events.emit(ls.ctx, e)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 	"unicode"
@@ -57,9 +56,9 @@ func (h *health) refused(ctx context.Context, op, key string, a answer) {
 	if errors.Is(a.err, errPanicked) || op == opProbe {
 		return // reported already; asked by nobody
 	}
-	e := Event{Kind: KindRefused, Level: slog.LevelDebug, Handler: h.store.name, Op: op, Key: key, Took: time.Since(a.sent), Err: a.err}
+	e := Event{Kind: KindRefused, Level: levelDebug, Handler: h.store.name, Op: op, Key: key, Took: time.Since(a.sent), Err: a.err}
 	if h.news(causeOf(handlersOwn(a.err), key), op, key) {
-		e.Level = slog.LevelError
+		e.Level = levelError
 	}
 	if op == opRelease {
 		e.Err = h.store.wrap(op, Claim{Key: key}, fmt.Errorf("%w; locks that cannot be released stay held until they expire", handlersOwn(a.err)))

@@ -3,7 +3,6 @@ package loki
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 )
 
@@ -100,9 +99,9 @@ func (l *Locker) forgotten(ls *Lease) {
 	if expired { // after an outage in which it could not be renewed
 		return
 	}
-	e := Event{Kind: KindForgotten, Level: slog.LevelDebug, Handler: primaryName, Op: opExtend, Key: ls.claim.Key, Err: ErrNotHeld}
+	e := Event{Kind: KindForgotten, Level: levelDebug, Handler: primaryName, Op: opExtend, Key: ls.claim.Key, Err: ErrNotHeld}
 	if l.primary.health.news(string(e.Kind), "", "") {
-		e.Level = slog.LevelWarn
+		e.Level = levelWarn
 	}
 	l.events.emit(ls.ctx, e)
 }

@@ -71,13 +71,11 @@ func TestErrorTextsQuoteAndCutWhatIsNotTheirs(t *testing.T) {
 					err := provoke()
 					require.Error(t, err, what)
 					requireReadable(t, err.Error(), 8_500) // two errors of 1000 characters with up to four bytes each
-					var handlerErr *loki.HandlerError
-					if errors.As(err, &handlerErr) {
+					if handlerErr, ok := errors.AsType[*loki.HandlerError](err); ok {
 						requireReadable(t, handlerErr.Error(), 4_200)
 						require.ErrorIs(t, err, broken, "errors.Is finds it all the same")
 					}
-					var busy *loki.BusyError
-					if errors.As(err, &busy) {
+					if busy, ok := errors.AsType[*loki.BusyError](err); ok {
 						require.Equal(t, foreignText, busy.Holder.ID, "the field is as the store has it")
 						require.LessOrEqual(t, len(err.Error()), 1_700)
 					}

@@ -77,8 +77,7 @@ func withoutValues(err error) string {
 			told = constant
 		}
 	}
-	var file *fs.PathError
-	if errors.As(err, &file) { // a certificate that cannot be read
+	if file, ok := errors.AsType[*fs.PathError](err); ok { // a certificate that cannot be read
 		told += ": " + file.Err.Error()
 	}
 	return told

@@ -190,8 +190,8 @@ func isCutPrelogin(err error) bool {
 	return !later && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
 }
 
-// notTDS are what go-mssqldb says of a first answer that it cannot read.
-var notTDS = []string{"invalid respones, expected packet type 4", "invalid packet size", "invalid empty PRELOGIN", "invalid buffer, invalid prelogin", "encrypt negotiation failed"}
+// notTDS are what go-mssqldb says of a first answer that it cannot read, in its spelling.
+var notTDS = []string{"invalid respones, expected packet type 4", "invalid packet size", "invalid empty PRELOGIN", "invalid buffer, invalid prelogin", "encrypt negotiation failed"} //nolint:misspell // see above
 
 // begins reports whether err, or an error that it wraps, begins with one of the driver's sentences.
 func begins(err error, sentences ...string) bool {

@@ -53,7 +53,7 @@ func (g gatekeeper) start(t *testing.T) string {
 				return
 			}
 			go func() {
-				defer conn.Close()
+				defer func() { _ = conn.Close() }()
 				_ = g.serve(t.Context(), conn) // what went wrong is for the client to tell
 			}()
 		}

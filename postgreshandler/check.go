@@ -102,11 +102,10 @@ func preparesOnLent(ctx context.Context, db *sql.DB) error {
 			return nil // the look at the server says why
 		}
 		defer conn.Close()
-		rows, err := conn.QueryContext(ctx, "SELECT $1::text", "loki")
-		if err != nil {
+		var answer string
+		if err := conn.QueryRowContext(ctx, "SELECT $1::text", "loki").Scan(&answer); err != nil {
 			return err
 		}
-		_ = rows.Close()
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (n nat) fill(t *testing.T, connections int) {
 	for _, conn := range conns {
 		require.NoError(t, conn.Close())
 	}
-	time.Sleep(1100 * time.Millisecond) //nolint:forbidigo // it is the age of a connection that matters
+	time.Sleep(1100 * time.Millisecond) // it is the age of a connection that matters
 }
 
 // twice makes a call as the Locker does: a second attempt beside the first when that has been silent for a quarter of
@@ -208,7 +208,7 @@ func TestLockerOverConnectionsThatDiedInSilence(t *testing.T) {
 			for range 3 { // renewals, every two seconds
 				n.fill(t, 8)
 				n.Forget()
-				time.Sleep(time.Second) //nolint:forbidigo // until the next
+				time.Sleep(time.Second) // until the next
 			}
 			require.NoError(t, end())
 		})

@@ -115,7 +115,7 @@ func (l line) hears(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, l.patience.sign)
 	defer cancel()
 	if _, err := l.db.ExecContext(ctx, "NOTIFY "+l.table.QuotedChannel()); err != nil {
-		return nil //nolint:nilerr // it says nothing about conn
+		return nil // it says nothing about conn
 	}
 	for {
 		n, err := conn.WaitForNotification(ctx)

@@ -122,7 +122,7 @@ func TestRefusalsOfAPooler(t *testing.T) {
 	require.True(t, loki.IsUnavailable(err), "%v", err)
 	require.ErrorContains(t, err, "query_wait_timeout")
 	for err == nil || db.Stats().OpenConnections < 25 {
-		if _, err = db.Conn(context.Background()); err != nil { //nolint:forbidigo // they stay until the database is closed
+		if _, err = db.Conn(context.Background()); err != nil { // they stay until the database is closed
 			break
 		}
 	}

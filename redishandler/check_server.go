@@ -169,10 +169,10 @@ func (s checkedServer) judge(ctx context.Context, f *findings, client informed, 
 			f.fault("the user of %s may not run WAIT, which WithReplicaAck needs: run ACL SETUSER %s +wait", s.name(), s.user())
 		}
 	}
-	switch {
-	case info["aof_enabled"] == "0":
+	switch info["aof_enabled"] {
+	case "0":
 		f.advise("%s forgets locks in a crash, since it does not log its writes: run CONFIG SET appendonly yes and CONFIG SET appendfsync always, or see what docs/guarantees.md says of it", s.name())
-	case info["aof_enabled"] == "1":
+	case "1":
 		if is, err := client.ConfigGet(ctx, "appendfsync").Result(); err == nil && is["appendfsync"] != "always" {
 			f.advise("%s forgets the locks of its last second or two in a crash: run CONFIG SET appendfsync always, or see what docs/guarantees.md says of it", s.name())
 		}

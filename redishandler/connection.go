@@ -83,7 +83,7 @@ func (e *evaluator) do(ctx context.Context, name, script string, keys []string, 
 		if node == nil || ctx.Err() != nil || !broken(cmd.Err()) {
 			return cmd
 		}
-	} else if err := closed(node); err != nil {
+	} else if err := closed(ctx, node); err != nil {
 		return failed(ctx, err)
 	}
 	e.unsure = true

@@ -12,8 +12,8 @@ import (
 )
 
 // closed returns an error if the client has been closed. It sends nothing: a pool looks at that before it looks at ctx.
-func closed(client *redis.Client) error {
-	ctx, cancel := context.WithCancel(context.Background())
+func closed(ctx context.Context, client *redis.Client) error {
+	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := client.Process(ctx, redis.NewCmd(ctx, "ping")); errors.Is(err, redis.ErrClosed) {
 		return err

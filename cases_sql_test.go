@@ -145,7 +145,9 @@ func TestCase042_SubSecondExpiryInTheSecondary(t *testing.T) {
 	a := hold(t, instance(t, refused(t), s), expiry, loki.WithoutRenewal())
 	row, held := s.row("job")
 	require.True(t, held, "the machine is too slow for this test")
-	require.InDelta(t, expiry, row.Until.Sub(row.Since), float64(rounding))
+	lasts := row.Until.Sub(row.Since) // less, if the statement took time before it inserted the row, and never more
+	require.Greater(t, lasts, expiry/2)
+	require.LessOrEqual(t, lasts, expiry+rounding)
 	var next loki.Holder
 	eventually(t, func() bool {
 		err := b.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
@@ -233,7 +235,8 @@ func TestCase068_RecoveryAfterAnOutage(t *testing.T) {
 			requireRuns(t, l)
 		}
 		require.NoError(t, l.Close(t.Context()))
-		eventually(t, func() bool { return db.Stats().InUse == 0 }, "every connection has been given back")
+		// go-mssqldb waits twice 5 s for a server to confirm that a call has been cancelled.
+		require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 3*patience, 10*time.Millisecond, "every connection has been given back")
 	}
 	t.Run("stub", func(t *testing.T) {
 		t.Parallel()

@@ -109,6 +109,10 @@ type informed interface {
 }
 
 func (s checkedServer) check(ctx context.Context, f *findings) {
+	if speaksPlainly(ctx, s.client) {
+		f.fault("%s does not speak TLS at this port: name its TLS port, or leave the client's TLSConfig out", s.name())
+		return
+	}
 	if s.checkInfo(ctx, f) {
 		s.checkCommands(ctx, f)
 		s.checkListening(ctx, f)

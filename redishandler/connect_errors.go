@@ -1,11 +1,13 @@
 package redishandler
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -37,6 +39,31 @@ func withoutTLS(client Client) bool {
 		return c.Options().TLSConfig == nil
 	}
 	return false
+}
+
+// speaksPlainly reports whether the client is for TLS and the server answers without. Over TLS such a server does not answer
+// at all: it waits for the end of what it takes for a command.
+func speaksPlainly(ctx context.Context, client Client) bool {
+	c, ok := client.(*redis.Client)
+	if !ok || c.Options().TLSConfig == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, c.Options().Network, c.Options().Addr)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline)
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return false
+	}
+	first := make([]byte, 1)
+	_, err = conn.Read(first)
+	return err == nil && (first[0] == '+' || first[0] == '-') // TLS has an alert, or the end
 }
 
 // sentinelErrors returns what each sentinel answered to a client for Sentinel that asked for the master and did not learn

@@ -1,15 +1,20 @@
 package redishandler_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/faultproxy"
 	"github.com/lokilock/loki/internal/redistest"
+	"github.com/lokilock/loki/memhandler"
 	"github.com/lokilock/loki/redishandler"
 )
 
@@ -71,4 +76,54 @@ func TestAClientWithoutTLSAtATLSPortIsAnOutageWithAHint(t *testing.T) {
 	server := redistest.StartTLS(t, a, a.Issue(t))
 	_, err := redishandler.New(server.Client(t, func(o *redis.Options) { o.TLSConfig = nil })).Lock(t.Context(), claim("k", time.Minute))
 	requireUnavailable(t, err, "TLSConfig")
+}
+
+// A server does not answer at all then: it waits for the end of what it takes for a command.
+func TestCheckFindsAServerWithoutTLS(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	withTLS := func(o *redis.Options) { o.TLSConfig = &tls.Config{ServerName: "redis"} } //nolint:gosec // the default is to be tested
+	requireFault(t, redishandler.Check(t.Context(), server.Client(t, withTLS)), "does not speak TLS")
+	require.NoError(t, server.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "resetpass", ">secret").Err())
+	requireFault(t, redishandler.Check(t.Context(), server.Client(t, withTLS)), "does not speak TLS")
+
+	a := redistest.NewAuthority(t)
+	requireAdvice(t, redishandler.Check(t.Context(), redistest.StartTLS(t, a, a.Issue(t)).Client(t)), "appendonly")
+}
+
+func TestQuorumWhoseServersRefuseTheHandshakeIsAPermanentError(t *testing.T) {
+	t.Parallel()
+	wrong, right := handshakes(t)
+	asks, plain := wrong["no client certificate"].server, wrong["another host name"].server
+	clients := []*redis.Client{asks.Client(t, right), wrong["an expired certificate"].server.Client(t, right), plain.Client(t, right)}
+	_, err := redishandler.NewQuorum(clients, redishandler.WithServerTimeout(patience)).Lock(t.Context(), claim("k", time.Minute))
+	requireMistake(t, err, "certificate required")
+	require.ErrorContains(t, err, "has expired")
+}
+
+// With go-redis's default settings a client dials five times before it gives up, which takes longer than a call may.
+func TestATLSHandshakeThatWillFailAgainDoesNotFallBack(t *testing.T) {
+	t.Parallel()
+	wrong, _ := handshakes(t)
+	for name, c := range wrong {
+		for _, latency := range []time.Duration{0, 15 * time.Millisecond, 40 * time.Millisecond} {
+			t.Run(fmt.Sprint(name, ", ", latency), func(t *testing.T) {
+				t.Parallel()
+				proxy := faultproxy.Start(t, c.server.Addr())
+				proxy.Delay(latency)
+				client := c.server.Client(t, c.change, func(o *redis.Options) { o.Addr = proxy.Addr() })
+				locker, err := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(redishandler.New(client)).SetSecondaryLockHandler(memhandler.New()).Build()
+				require.NoError(t, err)
+				defer func() { require.NoError(t, locker.Close(context.WithoutCancel(t.Context()))) }()
+				for range 2 {
+					err := locker.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+						t.Error("the secondary decided")
+						return nil
+					})
+					requireMistake(t, err, c.text)
+					require.NotErrorIs(t, err, loki.ErrUnavailable)
+				}
+			})
+		}
+	}
 }

@@ -120,6 +120,16 @@ func (s *Server) Kill() {
 	}
 }
 
+// Ended reports whether the server has ended.
+func (s *Server) Ended() bool {
+	select {
+	case <-s.proc.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // Stop freezes the server: it accepts connections, since the kernel does that, and answers nothing.
 func (s *Server) Stop(tb TB) { s.signal(tb, syscall.SIGSTOP) }
 

@@ -82,10 +82,13 @@ func sentinelErrors(err error) ([]error, bool) {
 	return joined.Unwrap(), true
 }
 
-// classifySentinels is classify for what the sentinels answered. A permanent error of one is the answer, since the others
-// are given the same login. That one does not know the master counts only if each of them answered so: the others might.
-func (h *Handler) classifySentinels(err error) error {
-	answers, _ := sentinelErrors(err)
+// refusedBySentinels returns the permanent error in what the sentinels answered, or nil. One is enough, since the others are
+// given the same login. That one does not know the master counts only if each of them answered so: the others might.
+func refusedBySentinels(err error) error {
+	answers, asked := sentinelErrors(err)
+	if !asked {
+		return nil
+	}
 	ignorant := 0
 	for _, answer := range answers {
 		advice := ""
@@ -116,5 +119,5 @@ func (h *Handler) classifySentinels(err error) error {
 	if ignorant == len(answers) {
 		return fmt.Errorf("redishandler: no sentinel knows a master of this name: check the client's MasterName: %w", err)
 	}
-	return loki.Unavailable(err)
+	return nil
 }

@@ -34,11 +34,17 @@ var unavailableTexts = []string{"redis: all ring shards are down", "redis: clust
 // password, a certificate that is not trusted, a client that its owner closed) gets advice. It is for a command that was
 // sent for key.
 func (h *Handler) classify(ctx context.Context, key string, err error) error {
-	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) { // the Locker knows whose context it was
+	if err == nil {
+		return nil
+	}
+	if refused := refusedBySentinels(err); refused != nil { // some of them, perhaps, before ctx ended
+		return refused
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // the Locker knows whose context it was
 		return err
 	}
 	if _, asked := sentinelErrors(err); asked {
-		return h.classifySentinels(err)
+		return loki.Unavailable(err)
 	}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
 		return h.classifyReply(key, code(reply.Error()), tame(err))

@@ -47,8 +47,8 @@ func run(ctx context.Context, duration time.Duration, migrate bool) (err error) 
 		return errors.New("REDIS_URL is not set: name a Redis server, for instance REDIS_URL=redis://localhost:6379")
 	}
 	redisOptions, err := redis.ParseURL(redisURL)
-	if err != nil {
-		return err
+	if err != nil { // it may repeat the password
+		return errors.New("REDIS_URL is not of the form redis://user:password@host:6379/0, with what is special in the password percent-encoded")
 	}
 	rdb := redis.NewClient(redisOptions)
 	defer func() { err = errors.Join(err, rdb.Close()) }()

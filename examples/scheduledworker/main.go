@@ -80,7 +80,7 @@ func connect(ctx context.Context) (rdb *redis.Client, disconnect func() error, e
 	}
 	options, err := redis.ParseURL(url)
 	if err != nil {
-		return nil, nil, fmt.Errorf("REDIS_URL: %w", err)
+		return nil, nil, errors.New("REDIS_URL is not of the form redis://user:password@host:6379/0, with what is special in the password percent-encoded") // err may repeat the password
 	}
 	rdb = redis.NewClient(options)
 	disconnect = func() error {

@@ -127,6 +127,11 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 	var err error
 	for _, t := range attempts {
 		switch {
+		case answered != nil && !t.done() && x.ctx.Err() == nil:
+			// It may answer yet, and is abandoned only if it does not by its deadline: the losers of a store that is only
+			// slow would else be so many that no further call is made.
+			a.left = append(a.left, t)
+			context.AfterFunc(x.ctx, func() { x.abandon(t) })
 		case x.abandon(t):
 			a.left = append(a.left, t)
 		case t.err != nil:

@@ -3,6 +3,8 @@ package loki_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -254,5 +256,29 @@ func TestCall_SubscriptionIsNotRepeated(t *testing.T) {
 			return nil
 		}))
 		require.Len(t, r.primary.Calls(lokitest.OpNotify), 1)
+	})
+}
+
+// A store whose every answer takes longer than the first attempt is given: its losers are not abandoned calls, of which only
+// so many may be.
+func TestCall_ManyCallersOfASlowStoreAreAllAnswered(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		for _, op := range everyOp {
+			r.primary.faults.Set(op, lokitest.Fault{Before: lokitest.Pause{For: 75 * time.Millisecond}, After: lokitest.Pause{For: 75 * time.Millisecond}})
+		}
+		var callers sync.WaitGroup
+		for i := range loki.MaxAbandonedCalls + 50 {
+			callers.Go(func() {
+				for j := range 3 {
+					if err := r.try(l, loki.WithResource(fmt.Sprint(i, "-", j))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		require.Empty(t, r.events(loki.KindDown))
+		require.Empty(t, r.events(loki.KindReleaseFailed))
 	})
 }

@@ -3,10 +3,13 @@ package loki_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"net/url"
 	"syscall"
 	"testing"
 
@@ -34,6 +37,15 @@ func TestIsUnavailable(t *testing.T) {
 		"a TLS alert":              {fmt.Errorf("wrapped: %w", version), false},
 		"a TLS alert, marked":      {loki.Unavailable(version), true},
 		"of a proxy, by its alert": {internal, true},
+
+		"no certificate of ours, over HTTPS": {&url.Error{Op: "Post", URL: "https://store/", Err: x509.UnknownAuthorityError{}}, false},
+		"refused, over HTTPS":                {&url.Error{Op: "Post", URL: "https://store/", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, true},
+		"an address without a port":          {&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address", Addr: "redis"}}, false},
+		"a network that is none":             {&net.OpError{Op: "dial", Err: net.UnknownNetworkError("tpc")}, false},
+		"a file without permission":          {&fs.PathError{Op: "open", Path: "/var/lock/job", Err: syscall.EACCES}, false},
+		"no such folder":                     {&fs.PathError{Op: "open", Path: "/var/lock/job", Err: syscall.ENOENT}, false},
+		"a socket without permission":        {&net.OpError{Op: "dial", Net: "unix", Err: syscall.EACCES}, false},
+		"no socket yet":                      {&net.OpError{Op: "dial", Net: "unix", Err: syscall.ENOENT}, true},
 	} {
 		require.Equal(t, c.want, loki.IsUnavailable(c.err), "%s: %v", name, c.err)
 	}

@@ -117,15 +117,16 @@ func (g *gate) join(key string) *waiter {
 	return w
 }
 
-// leave takes a caller out of the line. If its wait ended because no store answers, the others hear of it as well:
-// else each would find out by itself, one timeout after the other.
-func (g *gate) leave(key string, w *waiter, err error) {
+// leave takes a caller out of the line. If its wait ended in an outage, the others' waits end with it: else each would find
+// out by itself, one timeout after the other. Not if the caller was not patient: what a short expiry or a near deadline had
+// no time for says nothing about the others' attempts.
+func (g *gate) leave(key string, w *waiter, err error, patient bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.keys[key]
 	i := slices.Index(k.waiters, w)
 	k.waiters = slices.Delete(k.waiters, i, i+1)
-	if errors.Is(err, ErrUnavailable) && !isCutShort(err) {
+	if errors.Is(err, ErrUnavailable) && patient {
 		for _, other := range k.waiters {
 			select {
 			case <-other.turn: //nolint:errcheck // nil, or an outage too: the newer news counts

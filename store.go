@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// MaxAbandonedCalls is how many calls of one handler may be abandoned: calls whose time was up, or to whose repetition the
-// store has answered first, and that have not returned since. When there are so many, no further call is made and the
+// MaxAbandonedCalls is how many calls of one handler may be abandoned: calls whose time was up and that have not returned
+// since. When there are so many, no further call is made and the
 // store counts as unavailable at once, until some have returned. It bounds the goroutines that a handler which ignores its
 // context can cost to this number and those that were under way when it was reached.
 const MaxAbandonedCalls = 256

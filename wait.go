@@ -31,7 +31,7 @@ const (
 // holder is known, and unavailable only where a store failed.
 func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 	w := l.gate.join(r.key)
-	defer func() { l.gate.leave(r.key, w, err) }()
+	defer func() { l.gate.leave(r.key, w, err, l.primaryLimit(ctx, r.expiry) >= l.primary.timeout) }()
 
 	var limit <-chan time.Time
 	if !r.limit.IsZero() {

@@ -425,6 +425,29 @@ func TestWaitOfACallerWithoutTimeEndsNoOther(t *testing.T) {
 }
 
 // The last attempts before the end of ctx have hardly any time, and the secondary is of no help.
+func TestWaitOfACallerWithAShortExpiryEndsNoOther(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		held, err := r.locker(alone).Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		for _, op := range everyOp {
+			r.primary.faults.Set(op, lokitest.Fault{Before: lokitest.Pause{For: 60 * time.Millisecond}, After: lokitest.Pause{For: 60 * time.Millisecond}})
+		}
+		var short, long error
+		var waiters sync.WaitGroup
+		waiters.Go(func() {
+			short = l.ExecuteWithinLock(t.Context(), 300*time.Millisecond, mustNotRun(t), loki.WithWait(loki.UntilDone))
+		})
+		synctest.Wait() // it is the first in line
+		waiters.Go(func() { long = r.try(l, loki.WithWait(loki.UntilDone)) })
+		time.Sleep(2 * time.Second)
+		require.NoError(t, held.Release(t.Context()))
+		waiters.Wait()
+		require.ErrorIs(t, short, loki.ErrUnavailable, "a third of its expiry is less than the store takes")
+		require.NoError(t, long)
+	})
+}
+
 func TestWaitEndsBusyAndWithTheContextWhateverTheSecondary(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker()

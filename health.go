@@ -43,6 +43,7 @@ type health struct {
 	unproven  int                 // of these: those whose probe was answered
 	row       map[string]struct{} // keys that failed since the last answer
 	ungranted time.Time           // when an acquisition failed that no answer to a later one has followed; zero if none did
+	proof     time.Time           // when the latest of the calls that were answered was sent
 	last      string              // the latest key that the breaker sent elsewhere: what is probed for every key
 	err       error               // the handler's latest failure
 	since     time.Time           // when the first of the calls that failed was sent
@@ -61,7 +62,9 @@ func newHealth(s *store) *health {
 // failure is a key whose latest call failed.
 type failure struct {
 	op            string    // of the call that failed first
+	err           error     // what that came to
 	first, latest time.Time // when its failures were noted
+	sent          time.Time // when the latest of the calls that failed was sent
 
 	// demand is that of the least demanding operation that failed. A server that is out of memory, or a disk that is
 	// full, answers releases and refuses acquisitions: the answer to a release proves nothing then.
@@ -96,7 +99,9 @@ func (h *health) note(ctx context.Context, op, key string, a answer) {
 		h.works(op, key)
 	case !IsUnavailable(a.err):
 		h.answered(ctx, op, key, a.sent)
-		h.refused(ctx, op, key, a)
+		if demand(op) > 0 { // a release reports its own refusal, if there is something to release; nobody asked for a probe
+			h.refused(ctx, op, key, a)
+		}
 	case !a.cutShort:
 		h.failed(ctx, op, key, a)
 	}
@@ -116,7 +121,8 @@ func (h *health) failed(ctx context.Context, op, key string, a answer) {
 	if demand(op) > 0 { // what somebody waited for, unlike a probe or the release that follows a failure
 		h.calls++
 	}
-	h.err, h.back = handlersOwn(a.err), time.Time{}
+	err := handlersOwn(a.err)
+	h.err, h.back = err, time.Time{}
 	if h.steady != nil {
 		h.steady.Stop()
 	}
@@ -131,7 +137,7 @@ func (h *health) failed(ctx context.Context, op, key string, a answer) {
 	switch f := h.failing[key]; {
 	case f != nil:
 		confirmed = confirmed || !a.sent.Before(f.first)
-		f.latest, f.demand = now, min(f.demand, demand(op))
+		f.latest, f.sent, f.demand = now, later(f.sent, a.sent), min(f.demand, demand(op))
 		if f.probed {
 			f.probed, f.pause = false, BreakerMinPause
 			h.unproven--
@@ -139,21 +145,25 @@ func (h *health) failed(ctx context.Context, op, key string, a answer) {
 		}
 	case h.failing[everyKey] == nil:
 		if len(h.failing) < maxFailingKeys {
-			h.fails(ctx, key, op, now)
+			h.fails(ctx, key, op, err, a.sent)
 		}
 		if h.row[key] = struct{}{}; len(h.row) == breakerKeys {
 			h.last = key
-			h.fails(ctx, everyKey, op, now)
+			h.fails(ctx, everyKey, op, err, a.sent)
 		}
 	}
 	if confirmed {
-		h.reportDown(ctx, op, key)
+		if f := h.failing[key]; f != nil { // the first failure says more than that of a probe, or of a rollback
+			op, err = f.op, f.err
+		}
+		h.reportDown(ctx, op, key, err)
 	}
 }
 
 // fails is called with mu held.
-func (h *health) fails(ctx context.Context, key, op string, now time.Time) {
-	f := &failure{op: op, first: now, latest: now, demand: demand(op), pause: BreakerMinPause}
+func (h *health) fails(ctx context.Context, key, op string, err error, sent time.Time) {
+	now := time.Now()
+	f := &failure{op: op, err: err, first: now, latest: now, sent: sent, demand: demand(op), pause: BreakerMinPause}
 	h.failing[key] = f
 	h.probeLater(ctx, key, f)
 }
@@ -165,6 +175,7 @@ func (h *health) answered(ctx context.Context, op, key string, sent time.Time) {
 	if op == opLock && !sent.Before(h.ungranted) {
 		h.ungranted = time.Time{}
 	}
+	h.proof = later(h.proof, sent)
 	clear(h.row)
 	if len(h.failing) == 0 || h.ended {
 		return
@@ -206,7 +217,7 @@ func (h *health) recovers(key string, f *failure) {
 }
 
 // reportDown is called with mu held.
-func (h *health) reportDown(ctx context.Context, op, key string) {
+func (h *health) reportDown(ctx context.Context, op, key string, err error) {
 	if h.down.Swap(true) {
 		return
 	}
@@ -214,11 +225,7 @@ func (h *health) reportDown(ctx context.Context, op, key string) {
 	if h.required || h.other == nil || h.other.down.Load() {
 		level = levelError
 	}
-	if f := h.failing[key]; f != nil {
-		op = f.op // rather than a probe's
-	}
-	err := h.store.wrap(op, Claim{Key: key}, h.err)
-	h.store.events.emit(ctx, Event{Kind: KindDown, Level: level, Handler: h.store.name, Op: op, Key: key, Err: err})
+	h.store.events.emit(ctx, Event{Kind: KindDown, Level: level, Handler: h.store.name, Op: op, Key: key, Err: h.store.wrap(op, Claim{Key: key}, err)})
 }
 
 // recovered is called with mu held, when the last failing key of a reported outage has been answered.
@@ -260,8 +267,8 @@ func (h *health) end(ctx context.Context) {
 	}
 	for key, f := range h.failing {
 		f.timer.Stop()
-		if f.open() && key != everyKey {
-			h.reportDown(ctx, f.op, key)
+		if f.open() && key != everyKey && !f.sent.Before(h.proof) {
+			h.reportDown(ctx, f.op, key, f.err)
 		}
 	}
 	if !h.back.IsZero() {

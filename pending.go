@@ -85,11 +85,11 @@ func (p *pendingRelease) attempt() released {
 	case a.err == nil && !p.told && !kept && len(p.left) == 0:
 		p.told = true
 		p.emit(KindRolledBack, a, nil)
+	case a.err != nil && !p.doubtful && !IsUnavailable(a.err): // that of a rollback is what the acquisition met already
+		p.store.health.refused(p.ctx, opRelease, p.claim.Key, a)
 	case a.err != nil && !p.failed:
 		p.failed = true
-		if IsUnavailable(a.err) { // else its store's health has reported it
-			p.emit(KindReleaseFailed, a, a.err)
-		}
+		p.emit(KindReleaseFailed, a, a.err)
 	}
 	switch {
 	case r.clean:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -53,26 +54,28 @@ func (h *health) works(op, key string) {
 
 // refused reports a permanent error. Every call that meets it is an event, and the first one is an error for people to see.
 func (h *health) refused(ctx context.Context, op, key string, a answer) {
-	if errors.Is(a.err, errPanicked) || op == opProbe {
-		return // reported already; asked by nobody
+	if errors.Is(a.err, errPanicked) {
+		return // reported already
 	}
 	e := Event{Kind: KindRefused, Level: levelDebug, Handler: h.store.name, Op: op, Key: key, Took: time.Since(a.sent), Err: a.err}
 	if h.news(causeOf(handlersOwn(a.err), key), op, key) {
 		e.Level = levelError
 	}
 	if op == opRelease {
-		e.Err = h.store.wrap(op, Claim{Key: key}, fmt.Errorf("%w; locks that cannot be released stay held until they expire", handlersOwn(a.err)))
+		e.Err = h.store.wrap(op, Claim{Key: key}, fmt.Errorf("locks that cannot be released stay held until they expire: %w", handlersOwn(a.err)))
 	}
 	h.store.events.emit(ctx, e)
 }
 
-// causeOf is what the texts of one error have in common, whichever key and operation met it, and whenever: the time, a port
-// or a number of the connection is part of many.
+// causeOf is what the texts of one error have in common, whichever key and operation met it, and whenever. The time, a port,
+// the id of a request, the name of a prepared statement and the hash of a script are part of many: so words with digits and
+// words that are hexadecimal numbers do not count, nor do those of the key, in whatever way it is quoted.
 func causeOf(err error, key string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsDigit(r) {
-			return -1
-		}
-		return r
-	}, strings.ReplaceAll(err.Error(), key, ""))
+	wordsOf := func(s string) []string {
+		return strings.FieldsFunc(s, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	}
+	passing := append(wordsOf(key), opLock, "grant", opExtend, opRelease)
+	return strings.Join(slices.DeleteFunc(wordsOf(err.Error()), func(word string) bool {
+		return strings.ContainsFunc(word, unicode.IsDigit) || strings.Trim(word, "abcdefABCDEF") == "" || slices.Contains(passing, word)
+	}), " ")
 }

@@ -63,10 +63,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 		a.cutShort = short && a.err != nil && time.Since(a.sent) >= limit
 		s.health.note(ctx, op, c.Key, a)
 	}()
-	abandoned := &s.abandoned
-	if op == opNotify {
-		abandoned = &s.deaf
-	}
+	abandoned := s.abandonedBy(op)
 	if abandoned.Load() >= MaxAbandonedCalls {
 		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked: %d earlier calls have not returned", MaxAbandonedCalls)))
 		return a
@@ -127,12 +124,8 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 	var err error
 	for _, t := range attempts {
 		switch {
-		case answered != nil && !t.done() && x.ctx.Err() == nil:
-			// It may answer yet, and is abandoned only if it does not by its deadline: the losers of a store that is only
-			// slow would else be so many that no further call is made.
-			a.left = append(a.left, t)
-			context.AfterFunc(x.ctx, func() { x.abandon(t) })
-		case x.abandon(t):
+		case !t.done():
+			x.abandon(t)
 			a.left = append(a.left, t)
 		case t.err != nil:
 			a.failed, err = true, moreTelling(err, t.err)
@@ -244,17 +237,20 @@ func (x *exchange) send(c Claim) *attempt {
 	return t
 }
 
-// abandon counts an attempt as abandoned. It reports false if the attempt has returned.
-func (x *exchange) abandon(t *attempt) bool {
-	if t.done() {
-		return false
+// abandon counts an attempt that nobody waits for as abandoned, if it has not returned when its time is up. One that lost to
+// the other attempt has its time still: a store that is only slow leaves one behind for each of its callers.
+func (x *exchange) abandon(t *attempt) {
+	count := func() {
+		x.abandoned.Add(1) // before the swap, so that the goroutine cannot subtract what has not been added
+		if !t.state.CompareAndSwap(attemptRunning, attemptAbandoned) {
+			x.abandoned.Add(-1)
+		}
 	}
-	x.abandoned.Add(1) // before the swap, so that the goroutine cannot subtract what has not been added
-	if t.state.CompareAndSwap(attemptRunning, attemptAbandoned) {
-		return true
+	if x.ctx.Err() != nil { // now, so that the next call counts it
+		count()
+	} else {
+		context.AfterFunc(x.ctx, count)
 	}
-	x.abandoned.Add(-1)
-	return false
 }
 
 // leave ends ctx when nobody needs it any more. An attempt that lost to the other one keeps it until its deadline: a store

@@ -8,9 +8,9 @@ import (
 )
 
 // MaxAbandonedCalls is how many calls of one handler may be abandoned: calls whose time was up and that have not returned
-// since. When there are so many, no further call is made and the
-// store counts as unavailable at once, until some have returned. It bounds the goroutines that a handler which ignores its
-// context can cost to this number and those that were under way when it was reached.
+// since. When there are so many, no further call is made and the store counts as unavailable at once, until some have
+// returned. It bounds the goroutines that a handler which ignores its context can cost to this number and those that were
+// under way when it was reached. Calls that only find out whether the store is back are counted apart, as are subscriptions.
 const MaxAbandonedCalls = 256
 
 const (
@@ -43,7 +43,8 @@ type store struct {
 	noExtend  atomic.Bool
 	noReport  atomic.Bool
 	abandoned atomic.Int64
-	deaf      atomic.Int64 // calls of the notifier that were left behind: they must not keep locks from being asked for
+	deaf      atomic.Int64 // calls of the notifier that were abandoned: they must not keep locks from being asked for
+	probing   atomic.Int64 // abandoned probes, likewise
 }
 
 func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration, events *observer) *store {
@@ -155,6 +156,17 @@ func (s *store) listen(ctx context.Context, key string, limit time.Duration) *ne
 	}
 	stop()
 	return n
+}
+
+// abandonedBy is the count of the abandoned calls among which op's belong.
+func (s *store) abandonedBy(op string) *atomic.Int64 {
+	switch op {
+	case opNotify:
+		return &s.deaf
+	case opProbe:
+		return &s.probing
+	}
+	return &s.abandoned
 }
 
 func (s *store) wrap(op string, c Claim, err error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"reflect"
 	"time"
 )
 
@@ -16,10 +17,56 @@ func (a *attempt) connect() (*sql.Conn, error) {
 	if a.probe {
 		from = a.traffic.probe
 	}
-	a.holds.Store(!isFull(db.Stats()))
+	before := db.Stats()
+	a.idled.Store(before.Idle > 0 || before.MaxIdleClosed > 0) // it may have been idle in another pool, such as pgxpool's
+	a.holds.Store(!isFull(before))
 	conn, err := connect(a.ctx, db, from)
 	a.holds.Store(err == nil)
+	if err == nil {
+		_ = conn.Raw(func(c any) error { a.conn = c; return nil })
+		if a.traffic.isFresh(a.conn) {
+			a.idled.Store(false)
+		}
+	}
 	return conn, err
+}
+
+// freshConn is a driver's connection that has answered. Database/sql does not say which connection it hands out, nor for
+// how long that was idle.
+type freshConn struct {
+	conn any
+	at   time.Time
+}
+
+// freshen notes that conn has answered, in place of what has not for the longest time. t.mu is held.
+func (t *traffic) freshen(conn any) {
+	if conn == nil || !reflect.TypeOf(conn).Comparable() {
+		return
+	}
+	oldest := &t.fresh[0]
+	for i := range t.fresh {
+		f := &t.fresh[i]
+		if f.conn == conn {
+			oldest = f
+			break
+		}
+		if f.at.Before(oldest.at) {
+			oldest = f
+		}
+	}
+	*oldest = freshConn{conn, time.Now()}
+}
+
+// isFresh reports whether conn has answered within freshTime.
+func (t *traffic) isFresh(conn any) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.fresh {
+		if time.Since(f.at) < freshTime && reflect.TypeOf(conn).Comparable() && f.conn == conn {
+			return true
+		}
+	}
+	return false
 }
 
 // probe returns a connection where database/sql takes them from another pool, such as pgxpool's, whose idle ones it cannot

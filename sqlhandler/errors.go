@@ -35,19 +35,26 @@ func (h *Handler) do(ctx context.Context, op, key string, call func() error) err
 	return h.explain(ctx, op, key, h.repeat(ctx, op, call))
 }
 
-// attempt is do for a statement that is sent for a claim, in its turn; see [traffic].
-func (h *Handler) attempt(ctx context.Context, op string, c loki.Claim, check func(loki.Claim) error, call func(*attempt) error) error {
+// attempt is do for a statement that is sent for a claim, in its turn; see [traffic]. What call returns beside an error
+// does not count.
+func (h *Handler) attempt(ctx context.Context, op string, c loki.Claim, check func(loki.Claim) error, call func(*attempt) (loki.Grant, error)) (loki.Grant, error) {
 	if err := h.Validate(); err != nil {
-		return err
+		return loki.Grant{}, err
 	}
 	if err := check(c); err != nil {
-		return h.explain(ctx, op, c.Key, err)
+		return loki.Grant{}, h.explain(ctx, op, c.Key, err)
 	}
 	a, err := h.traffic.begin(ctx, op, c)
-	if err == nil {
-		err = a.end(h.repeat(a.ctx, op, func() error { return call(a) }))
+	if err == nil && !a.answered {
+		err = a.end(h.repeat(a.ctx, op, func() (err error) {
+			a.answer, err = call(a)
+			return err
+		}))
 	}
-	return h.explain(ctx, op, c.Key, err)
+	if err != nil {
+		return loki.Grant{}, h.explain(ctx, op, c.Key, err)
+	}
+	return a.answer, h.explain(ctx, op, c.Key, nil)
 }
 
 func (h *Handler) repeat(ctx context.Context, op string, call func() error) error {
@@ -115,7 +122,7 @@ func (h *Handler) verdict(err error) Verdict {
 		return Again
 	case errors.Is(err, errStale):
 		return Broken
-	case errors.As(err, &unsent), errors.Is(err, errFollowed), errors.Is(err, errAnswered):
+	case errors.As(err, &unsent), errors.Is(err, errFollowed):
 		return Unavailable
 	}
 	var resolve *net.DNSError

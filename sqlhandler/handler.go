@@ -57,18 +57,17 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 // ReleaseHeld is [Handler.Release], and reports whether c held until then. A claim that had expired did not, even if nobody
 // has taken its key since. It returns true wherever the statement may have been sent more than once.
 func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
-	var (
-		held bool
-		sent int
-	)
-	err := h.attempt(ctx, "release", c, h.checkHeld, func(a *attempt) error {
+	sent := 0
+	g, err := h.attempt(ctx, "release", c, h.checkHeld, func(a *attempt) (loki.Grant, error) {
 		call := h.call(c)
 		if from := h.sweepFrom.Load(); from != nil {
 			call.SweepFrom = *from
 		}
 		sent++
-		var next sql.NullString
-		held = false
+		var (
+			next sql.NullString
+			held bool
+		)
 		found, err := h.dialect.Release.one(a.ctx, a.connect, call, releaseAnswer, &next, &held)
 		if err == nil && !found && h.dialect.Overtaken { // which is an answer: nothing was changed
 			found, err = h.dialect.Release.one(a.ctx, a.connect, call, releaseAnswer, &next, &held)
@@ -76,10 +75,9 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 		if err == nil && found {
 			h.sweepFrom.Store(&next.String)
 		}
-		held = held || sent > 1 || a.followed.Load()
-		return err
+		return loki.Grant{Held: held || c.Repeated || sent > 1 || a.followed.Load()}, err
 	})
-	return err == nil && (held || c.Repeated), err
+	return g.Held, err
 }
 
 // Grant records c if nobody else holds its key, in one round trip. A claim that comes back after its expiry, when
@@ -90,46 +88,39 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 }
 
 func (h *Handler) grant(ctx context.Context, op string, c loki.Claim) (loki.Grant, error) {
-	var (
-		held  bool
-		fence sql.NullInt64
-		by    row
-	)
-	err := h.attempt(ctx, op, c, h.checkClaim, func(a *attempt) error {
+	return h.attempt(ctx, op, c, h.checkClaim, func(a *attempt) (loki.Grant, error) {
 		if c.Supersedes == c.Token {
 			c.Supersedes = ""
 		}
-		held, fence, by = false, sql.NullInt64{}, row{}
+		var (
+			held  bool
+			fence sql.NullInt64
+			by    row
+		)
 		found, err := h.dialect.Grant.one(a.ctx, a.connect, h.call(c), grantAnswer, &held, &fence, &by.holder, &by.since, &by.until, &by.left)
 		switch {
 		case err == nil && !found && h.dialect.Overtaken:
 			err = errOvertaken
 		case err == nil && !found:
 			err = grantAnswer.none()
+		case held:
+			return loki.Grant{Held: true, Fence: fence.Int64}, err
 		}
-		return err
+		return loki.Grant{HeldBy: by.heldBy()}, err
 	})
-	switch {
-	case err != nil:
-		return loki.Grant{}, err
-	case held:
-		return loki.Grant{Held: true, Fence: fence.Int64}, nil
-	}
-	return loki.Grant{HeldBy: by.heldBy()}, nil
 }
 
 // Extend renews c if it still holds. A claim that has expired does not, even if nobody has taken the key since.
 func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
-	var held bool
-	err := h.attempt(ctx, "extend", c, h.checkClaim, func(a *attempt) error {
-		held = false
+	g, err := h.attempt(ctx, "extend", c, h.checkClaim, func(a *attempt) (loki.Grant, error) {
+		var held bool
 		found, err := h.dialect.Extend.one(a.ctx, a.connect, h.call(c), extendAnswer, &held)
 		if err == nil && !found {
 			err = extendAnswer.none()
 		}
-		return err
+		return loki.Grant{Held: held}, err
 	})
-	return held && err == nil, err
+	return g.Held, err
 }
 
 // Inspect says who holds key.

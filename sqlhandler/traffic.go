@@ -25,11 +25,20 @@ const (
 // before they hand it over, which a dead one does not give.
 const discardTime = 2 * time.Millisecond
 
-var (
-	// They match the end of a context, so that what the other attempt ended with counts.
-	errFollowed = fmt.Errorf("given up, since the second attempt of this call needs the connection: %w", context.Canceled)
-	errAnswered = fmt.Errorf("not sent, since the first attempt of this call has been answered: %w", context.Canceled)
-)
+// freshTime is for how long a connection that has answered is not taken for dead. pgx trusts one for as long.
+const freshTime = time.Second
+
+// errFollowed is what a first attempt ends with whose connection the second one needs.
+var errFollowed error = followedError{}
+
+type followedError struct{}
+
+func (followedError) Error() string {
+	return "gave up its connection, which had been idle and did not answer: the pool had no other for the second attempt of this call"
+}
+
+// Is makes it the end of a context, so that what the second attempt ended with counts.
+func (followedError) Is(target error) bool { return target == context.Canceled }
 
 // traffic is what a handler has under way.
 type traffic struct {
@@ -39,8 +48,9 @@ type traffic struct {
 	acquiring chan struct{}
 	holding   chan struct{}
 
-	mu       sync.Mutex // guards first, and the slots of attempts
+	mu       sync.Mutex // guards what follows, and the slots of attempts
 	attempts map[attemptKey]*attempt
+	fresh    [maxAcquiring + maxHolding]freshConn // the connections that have answered last
 
 	discarding sync.Mutex // held by whoever discards
 	discarded  time.Time  // when that was done last
@@ -59,11 +69,14 @@ type attempt struct {
 	started  chan struct{} // closed once it has had a slot
 	since    time.Time     // when that was
 	ended    chan struct{} // closed when it has ended
-	answered bool          // what that came to
+	answered bool          // whether it was answered
+	answer   loki.Grant    // with what
 
 	first    *attempt    // the one that this one follows; nil if there is none
 	followed atomic.Bool // set once a second one has followed, whose statement may have been sent
 	holds    atomic.Bool // whether it has one of the pool's connections, or is about to
+	idled    atomic.Bool // whether that may be one that was idle for so long that it died
+	conn     any         // the driver's connection that it had last
 	probe    bool        // the pool that connections come from is not database/sql's alone
 }
 
@@ -72,7 +85,8 @@ func newTraffic(db *sql.DB) *traffic {
 }
 
 // begin waits until another statement may be under way. A second attempt takes the place of the first, and sees to it that
-// no connection which was idle is used.
+// no connection which was idle is used. If the first is answered meanwhile, the second has ended with the same answer when
+// begin returns: it needs to send nothing, and an error would say that nobody knows what was carried out.
 func (t *traffic) begin(ctx context.Context, op string, c loki.Claim) (*attempt, error) {
 	a := &attempt{traffic: t, key: attemptKey{op, c.Key, c.Token}, started: make(chan struct{}), ended: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
@@ -84,16 +98,23 @@ func (t *traffic) begin(ctx context.Context, op string, c loki.Claim) (*attempt,
 		t.attempts[a.key] = a
 		t.mu.Unlock()
 	}
-	if err == nil && a.slot == nil {
+	if err == nil && a.slot == nil && !a.answered {
 		err = a.queue(ctx, op)
 	}
-	if err != nil {
-		return nil, a.end(err)
+	if err != nil || a.answered {
+		return a, a.end(err)
 	}
 	a.since = time.Now()
 	close(a.started)
-	if c.Repeated {
-		a.leaveTheDead(ctx)
+	if !c.Repeated {
+		return a, nil
+	}
+	a.leaveTheDead(ctx)
+	if a.first != nil {
+		if err := a.makeRoom(ctx); err != nil || a.answered {
+			return a, a.end(err)
+		}
+		a.first.followed.Store(true)
 	}
 	return a, nil
 }
@@ -170,40 +191,67 @@ func (a *attempt) follow(ctx context.Context) error {
 	}
 	select {
 	case <-first.ended:
-		if first.answered {
-			return errAnswered
-		}
+		a.share(first)
 		return nil
 	default:
 	}
 	a.first = first
-	first.followed.Store(true)
 	t.mu.Lock()
 	a.slot, first.slot = first.slot, nil
 	t.mu.Unlock()
 	return nil
 }
 
+// share makes the answer of an attempt that has ended a's own, if there was one.
+func (a *attempt) share(first *attempt) { a.answered, a.answer = first.answered, first.answer }
+
 // leaveTheDead discards the connections that are idle: what killed one of them in silence, as a NAT that forgets does, has
-// usually killed all. If the pool may have no more, the first attempt gives up its own.
+// usually killed all.
 func (a *attempt) leaveTheDead(ctx context.Context) {
 	t := a.traffic
 	before := t.db.Stats()
 	a.probe = before.Idle == 0 && before.MaxIdleClosed > 0
 	t.discarding.Lock()
-	// Those that are idle now have answered since, if others have been discarded while the first attempt was silent.
-	if a.first == nil || t.discarded.Before(a.first.since) {
-		for range 2 * before.Idle {
-			if ctx.Err() != nil || t.db.Stats().Idle == 0 {
-				break
-			}
-			t.discard(ctx)
-		}
-		t.discarded = time.Now()
+	defer t.discarding.Unlock()
+	if a.first != nil && !t.discarded.Before(a.first.since) {
+		return // those that are idle now have answered since
 	}
-	t.discarding.Unlock()
-	if a.first != nil && a.first.holds.Load() && isFull(t.db.Stats()) {
-		a.first.cancel(errFollowed)
+	for range 2 * before.Idle {
+		if ctx.Err() != nil || t.db.Stats().Idle == 0 {
+			break
+		}
+		t.discard(ctx)
+	}
+	t.discarded = time.Now()
+}
+
+// makeRoom waits, if the pool may have no more connections, until it may, or the first attempt has ended. That one gives
+// up its own connection only if it is likely dead. One that was new, or has answered just before, is not: then the
+// database is slow, and a statement that began anew would have less time.
+func (a *attempt) makeRoom(ctx context.Context) error {
+	tick := time.NewTicker(probeTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-a.first.ended:
+			a.share(a.first)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		default:
+		}
+		if !a.first.holds.Load() || !isFull(a.traffic.db.Stats()) {
+			return nil
+		}
+		if a.first.idled.Load() {
+			a.first.cancel(errFollowed)
+			return nil
+		}
+		select {
+		case <-a.first.ended:
+		case <-ctx.Done():
+		case <-tick.C:
+		}
 	}
 }
 
@@ -227,6 +275,9 @@ func (a *attempt) end(err error) error {
 	a.slot = nil
 	if t.attempts[a.key] == a {
 		delete(t.attempts, a.key)
+	}
+	if err == nil {
+		t.freshen(a.conn)
 	}
 	t.mu.Unlock()
 	if slot != nil {

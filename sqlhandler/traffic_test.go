@@ -24,13 +24,15 @@ type network struct {
 	open      atomic.Int64
 	most      atomic.Int64
 	answers   chan struct{} // if not nil, each answer waits for a value
+	latency   time.Duration // how long an answer takes otherwise
+	resets    bool          // an idle connection is asked for a sign of life before it is used
 }
 
-func newNetwork(t *testing.T) (*network, *sqlhandler.Handler) {
+func newNetwork(t *testing.T, change ...func(*sqlhandler.Dialect)) (*network, *sqlhandler.Handler) {
 	t.Helper()
 	h, s := newStub(t, func(int) ([][]driver.Value, error) {
 		return [][]driver.Value{{int64(1), int64(1), nil, nil, nil, nil}}, nil
-	})
+	}, change...)
 	n := &network{stub: s}
 	s.connect = func() (driver.Conn, error) {
 		number := n.made.Add(1)
@@ -51,14 +53,25 @@ type networkConn struct {
 
 func (c *networkConn) IsValid() bool { return !c.broken }
 
+func (c *networkConn) ResetSession(ctx context.Context) error {
+	if c.network.resets && c.number <= c.network.forgotten.Load() {
+		<-ctx.Done()
+		return driver.ErrBadConn
+	}
+	return nil
+}
+
 func (c *networkConn) QueryContext(ctx context.Context, statement string, args []driver.NamedValue) (driver.Rows, error) {
 	var answer <-chan struct{}
+	var late <-chan time.Time
 	if c.number > c.network.forgotten.Load() {
 		if answer = c.network.answers; answer == nil {
-			return c.stubConn.QueryContext(ctx, statement, args)
+			late = time.After(c.network.latency)
 		}
 	}
 	select {
+	case <-late:
+		return c.stubConn.QueryContext(ctx, statement, args)
 	case <-answer:
 		return c.stubConn.QueryContext(ctx, statement, args)
 	case <-ctx.Done():
@@ -112,7 +125,9 @@ func TestRepeatedAttemptsUseANewConnection(t *testing.T) {
 			require.Len(t, n.sent(), max(1, limit)+1)
 			if limit == 1 {
 				err := <-first
-				require.ErrorContains(t, err, "the second attempt of this call needs the connection")
+				require.ErrorContains(t, err, "gave up its connection, which had been idle and did not answer")
+				require.ErrorIs(t, err, context.Canceled)
+				require.NotContains(t, err.Error(), "context canceled")
 				require.True(t, loki.IsUnavailable(err))
 			} else {
 				require.ErrorIs(t, <-first, context.DeadlineExceeded, "it is left to its own")
@@ -137,7 +152,7 @@ func TestQueueingIsNoSilence(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		calls.Go(func() {
-			_, err := h.Lock(ctx, claim)
+			_, err := h.Grant(ctx, claim)
 			if err != nil {
 				t.Error(err)
 			}
@@ -146,9 +161,9 @@ func TestQueueingIsNoSilence(t *testing.T) {
 		calls.Go(func() {
 			second := claim
 			second.Repeated = true
-			_, err := h.Lock(ctx, second)
-			if loki.IsUnavailable(err) != true {
-				t.Error(err, "the first has answered")
+			g, err := h.Grant(ctx, second)
+			if err != nil || !g.Held {
+				t.Error(err, "it is not the answer of the first")
 			}
 		})
 		time.Sleep(100 * time.Millisecond)

@@ -107,3 +107,24 @@ func TestASecondAttemptUsesWhatBecomesFree(t *testing.T) {
 		require.NoError(t, second)
 	})
 }
+
+// Drivers ask each idle connection for a sign of life, which none gives.
+func TestManyDeadConnectionsAreDiscardedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, h := newNetwork(t)
+		n.idle(t, h, 250)
+		n.resets = true
+		n.forget()
+		begun := time.Now()
+		var took time.Duration
+		_, second := twice(t, 500*time.Millisecond, func(ctx context.Context, c loki.Claim) error {
+			_, err := h.Lock(ctx, c)
+			if c.Repeated {
+				took = time.Since(begun)
+			}
+			return err
+		})
+		require.NoError(t, second)
+		require.Less(t, took, 200*time.Millisecond)
+	})
+}

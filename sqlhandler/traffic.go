@@ -216,11 +216,16 @@ func (a *attempt) leaveTheDead(ctx context.Context) {
 	if a.first != nil && !t.discarded.Before(a.first.since) {
 		return // those that are idle now have answered since
 	}
-	for range 2 * before.Idle {
-		if ctx.Err() != nil || t.db.Stats().Idle == 0 {
+	for range 3 { // others give connections back meanwhile, and a busy machine is late
+		idle := t.db.Stats().Idle
+		if ctx.Err() != nil || idle == 0 {
 			break
 		}
-		t.discard(ctx)
+		var side sync.WaitGroup // one after the other, 250 of them would take a call's time
+		for range idle {
+			side.Go(func() { t.discard(ctx) })
+		}
+		side.Wait()
 	}
 	t.discarded = time.Now()
 }

@@ -231,7 +231,8 @@ func TestCase082_WaitersAreNoHerd(t *testing.T) {
 				require.GreaterOrEqual(t, asked, asking)
 				require.LessOrEqual(t, asked, asking*pollsIn(holds))
 				require.NoError(t, h.end())
-				r.requireEmpty()
+				// Not at once: a request that its waiter has given up may land after the release, and is then rolled back.
+				eventually(t, func() bool { return len(r.left()) == 0 }, "nothing is left")
 			})
 		})
 	}

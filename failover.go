@@ -197,7 +197,7 @@ func (l *Locker) fallBack(ctx context.Context, ls *Lease, r request, primaryErr 
 		l.events.emit(ctx, Event{Kind: KindFellBack, Handler: primaryName, Op: opLock, Key: r.key, Err: primaryErr})
 	}
 	ls.store, ls.lives = secondaryName, secondaryName
-	a := l.askSecondary(ctx, ls.claim, time.Time{}, r.expiry-Margin(r.expiry))
+	a := l.askForNew(ctx, ls.claim, r.expiry-Margin(r.expiry))
 	ls.secondary.note(a)
 	ls.primary.stands = false
 	if a.err == nil && a.Held {

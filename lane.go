@@ -3,6 +3,7 @@ package loki
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // mirror puts what goes to the secondary in order: for one key, one request at a time, first come first served, also
@@ -31,6 +32,10 @@ func (ln *lane) foreground() bool {
 type mirrorJob struct {
 	run        func()
 	background bool
+
+	// refused, of a request for a new claim, takes the refusal of another request that was sent after queued.
+	refused func(Holder)
+	queued  time.Time
 }
 
 func newMirror() *mirror {
@@ -64,6 +69,18 @@ func (ln *lane) wake() {
 	select {
 	case ln.hurry <- struct{}{}:
 	default:
+	}
+}
+
+// share gives a refusal to the requests for new claims that are next and were there when it was sent: each would get the same
+// answer, and the last of many would have no time left to ask. What is behind another request waits for that.
+func (m *mirror) share(key string, refusal answer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ln := m.lanes[key]
+	for len(ln.jobs) > 0 && ln.jobs[0].refused != nil && !ln.jobs[0].queued.After(refusal.sent) {
+		ln.jobs[0].refused(refusal.HeldBy)
+		ln.jobs = slices.Delete(ln.jobs, 0, 1)
 	}
 }
 

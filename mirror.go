@@ -33,11 +33,29 @@ var errMirrorDropped = errors.New("too many mirror writes are waiting for the se
 // askSecondary runs a request to the secondary in its turn and waits for the answer, as long as ctx and limit allow. If
 // ends is not zero the claim is asked for until then, however long its turn is in coming: answer.expiry says for how long.
 func (l *Locker) askSecondary(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
-	deadline := time.Now().Add(min(limit, l.secondary.timeout))
+	return l.inTurn(ctx, c, ends, limit, false)
+}
+
+// askForNew is askSecondary for a claim that the secondary has not been asked to grant: the refusal of another request will do.
+func (l *Locker) askForNew(ctx context.Context, c Claim, limit time.Duration) answer {
+	return l.inTurn(ctx, c, time.Time{}, limit, true)
+}
+
+func (l *Locker) inTurn(ctx context.Context, c Claim, ends time.Time, limit time.Duration, isNew bool) answer {
+	queued := time.Now()
+	deadline := queued.Add(min(limit, l.secondary.timeout))
 	answers := make(chan answer, 1)
-	job := l.mirror.enqueue(c.Key, &mirrorJob{run: func() {
-		answers <- l.secondary.lockUntil(ctx, c, ends, time.Until(deadline))
-	}}, true)
+	job := &mirrorJob{queued: queued, run: func() {
+		a := l.secondary.lockUntil(ctx, c, ends, time.Until(deadline))
+		answers <- a
+		if a.err == nil && !a.Held {
+			l.mirror.share(c.Key, a)
+		}
+	}}
+	if isNew {
+		job.refused = func(by Holder) { answers <- answer{Grant: Grant{HeldBy: by}, sent: time.Now(), expiry: c.Expiry} }
+	}
+	l.mirror.enqueue(c.Key, job, true)
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {

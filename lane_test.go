@@ -1,0 +1,64 @@
+package loki_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/stretchr/testify/require"
+)
+
+// With the primary down, the secondary is asked for one key by one caller at a time. All of them are busy, and soon.
+func TestFallBackIsBusyForAnyNumberOfCallers(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l, other := r.locker(), r.locker()
+		r.primary.fail(errDown)
+		held, err := other.Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		half := lokitest.Pause{For: 50 * time.Millisecond}
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: half, After: half})
+		before := len(r.secondary.Calls(lokitest.OpLock))
+		start := time.Now()
+		var all sync.WaitGroup
+		for i := range 1_000 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				start := time.Now()
+				var busy *loki.BusyError
+				if err := r.try(l); !errors.As(err, &busy) || busy.Holder.ID == "" {
+					t.Error(err)
+				}
+				if took := time.Since(start); took > 4*half.For {
+					t.Errorf("took %v", took)
+				}
+			})
+		}
+		all.Wait()
+		require.Less(t, time.Since(start), 2*time.Second)
+		require.Less(t, len(r.secondary.Calls(lokitest.OpLock))-before, 20)
+		require.NoError(t, held.Release(t.Context()))
+		r.secondary.heal()
+		r.requireRan(l)
+	})
+}
+
+// A caller that comes after a release is not refused for who held the lock before it.
+func TestFallBackIsNotBusyAfterARelease(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.fail(errDown)
+		held, err := l.Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		other := r.locker()
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 300 * time.Millisecond}})
+		var all sync.WaitGroup
+		all.Go(func() { r.requireBusy(other) })
+		time.Sleep(100 * time.Millisecond)
+		require.NoError(t, held.Release(t.Context()))
+		r.requireRan(other)
+		all.Wait()
+	})
+}

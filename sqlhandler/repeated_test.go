@@ -22,7 +22,7 @@ func longKeys(d *sqlhandler.Dialect) { d.MaxKey, d.MaxToken = 400, 64 }
 func TestUnderLoadEachLockIsReleasedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, h := newNetwork(t, longKeys)
-		n.latency = 5100 * time.Microsecond // so that no repetition begins in the instant of an answer
+		n.latency = 5 * time.Millisecond // repetitions begin in the instant of an answer, too
 		l, err := loki.New(loki.Config{ServiceKey: "key", Primary: h})
 		require.NoError(t, err)
 		const callers = 500
@@ -126,5 +126,30 @@ func TestManyDeadConnectionsAreDiscardedAtOnce(t *testing.T) {
 		})
 		require.NoError(t, second)
 		require.Less(t, took, 200*time.Millisecond)
+	})
+}
+
+// The answer of an earlier call is none of this one.
+func TestARepetitionSharesNoAnswerOfAnotherCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, h := newNetwork(t)
+		send := func(c loki.Claim, release bool) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			_, err := h.Lock(ctx, c)
+			if release {
+				require.NoError(t, h.Release(ctx, c))
+				c.Repeated = true
+				_, err = h.Lock(ctx, c)
+			}
+			require.NoError(t, err)
+		}
+		send(claim, false)
+		repeated := claim
+		repeated.Repeated = true
+		send(repeated, false)
+		require.Len(t, n.sent(), 2)
+		send(claim, true)
+		require.Len(t, n.sent(), 5)
 	})
 }

@@ -3,7 +3,6 @@ package sqlhandler
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
@@ -28,6 +27,10 @@ const discardTime = 2 * time.Millisecond
 // freshTime is for how long a connection that has answered is not taken for dead. pgx trusts one for as long.
 const freshTime = time.Second
 
+// keptTime is for how long a second attempt finds the answer of the first, if it is as late as that answer. Anything else that
+// is sent for the claim replaces it.
+const keptTime = 100 * time.Millisecond
+
 // errFollowed is what a first attempt ends with whose connection the second one needs.
 var errFollowed error = followedError{}
 
@@ -48,20 +51,22 @@ type traffic struct {
 	acquiring chan struct{}
 	holding   chan struct{}
 
-	mu       sync.Mutex // guards what follows, and the slots of attempts
-	attempts map[attemptKey]*attempt
+	mu       sync.Mutex                           // guards what follows, and the slots of attempts
+	attempts map[attemptKey]*attempt              // the latest of each claim that is no second one
 	fresh    [maxAcquiring + maxHolding]freshConn // the connections that have answered last
 
 	discarding sync.Mutex // held by whoever discards
 	discarded  time.Time  // when that was done last
 }
 
-type attemptKey struct{ op, key, token string }
+type attemptKey struct{ key, token string }
 
 // attempt is one of the two that a call of the store may consist of; see [loki.Claim.Repeated].
 type attempt struct {
 	traffic *traffic
 	key     attemptKey
+	op      string
+	call    <-chan struct{} // closed at the end of the caller's context, which both attempts of a call have in common
 	ctx     context.Context //nolint:containedctx // it is the attempt's, which the second attempt ends
 	cancel  context.CancelCauseFunc
 	slot    chan struct{} // where it has a place; nil when it has none or has handed it over
@@ -88,7 +93,7 @@ func newTraffic(db *sql.DB) *traffic {
 // no connection which was idle is used. If the first is answered meanwhile, the second has ended with the same answer when
 // begin returns: it needs to send nothing, and an error would say that nobody knows what was carried out.
 func (t *traffic) begin(ctx context.Context, op string, c loki.Claim) (*attempt, error) {
-	a := &attempt{traffic: t, key: attemptKey{op, c.Key, c.Token}, started: make(chan struct{}), ended: make(chan struct{})}
+	a := &attempt{traffic: t, key: attemptKey{c.Key, c.Token}, op: op, call: ctx.Done(), started: make(chan struct{}), ended: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	err := ctx.Err()
 	if err == nil && c.Repeated {
@@ -159,6 +164,12 @@ func (a *attempt) follow(ctx context.Context) error {
 	t := a.traffic
 	t.mu.Lock()
 	first := t.attempts[a.key]
+	if first != nil && (first.op != a.op || first.isOver() && (a.call == nil || first.call != a.call)) {
+		if first.isOver() {
+			delete(t.attempts, a.key)
+		}
+		first = nil // it is of another call
+	}
 	t.mu.Unlock()
 	if first == nil {
 		return nil
@@ -202,83 +213,15 @@ func (a *attempt) follow(ctx context.Context) error {
 	return nil
 }
 
-// share makes the answer of an attempt that has ended a's own, if there was one.
-func (a *attempt) share(first *attempt) { a.answered, a.answer = first.answered, first.answer }
-
-// leaveTheDead discards the connections that are idle: what killed one of them in silence, as a NAT that forgets does, has
-// usually killed all.
-func (a *attempt) leaveTheDead(ctx context.Context) {
-	t := a.traffic
-	before := t.db.Stats()
-	a.probe = before.Idle == 0 && before.MaxIdleClosed > 0
-	t.discarding.Lock()
-	defer t.discarding.Unlock()
-	if a.first != nil && !t.discarded.Before(a.first.since) {
-		return // those that are idle now have answered since
-	}
-	for range 3 { // others give connections back meanwhile, and a busy machine is late
-		idle := t.db.Stats().Idle
-		if ctx.Err() != nil || idle == 0 {
-			break
-		}
-		var side sync.WaitGroup // one after the other, 250 of them would take a call's time
-		for range idle {
-			side.Go(func() { t.discard(ctx) })
-		}
-		side.Wait()
-	}
-	t.discarded = time.Now()
-}
-
-// makeRoom waits, if the pool may have no more connections, until it may, or the first attempt has ended. That one gives
-// up its own connection only if it is likely dead. One that was new, or has answered just before, is not: then the
-// database is slow, and a statement that began anew would have less time.
-func (a *attempt) makeRoom(ctx context.Context) error {
-	tick := time.NewTicker(probeTime)
-	defer tick.Stop()
-	for {
-		select {
-		case <-a.first.ended:
-			a.share(a.first)
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		default:
-		}
-		if !a.first.holds.Load() || !isFull(a.traffic.db.Stats()) {
-			return nil
-		}
-		if a.first.idled.Load() {
-			a.first.cancel(errFollowed)
-			return nil
-		}
-		select {
-		case <-a.first.ended:
-		case <-ctx.Done():
-		case <-tick.C:
-		}
-	}
-}
-
-// discard closes an idle connection without waiting for the network.
-func (t *traffic) discard(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, discardTime)
-	defer cancel()
-	conn, err := t.db.Conn(ctx)
-	if err != nil {
-		return // a driver that waited for a sign of life has closed it
-	}
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = conn.Close()
-}
-
 // end gives the slot back. It returns what err means for the caller.
 func (a *attempt) end(err error) error {
 	t := a.traffic
 	t.mu.Lock()
 	slot := a.slot
 	a.slot = nil
-	if t.attempts[a.key] == a {
+	if t.attempts[a.key] == a && err == nil {
+		time.AfterFunc(keptTime, a.forget)
+	} else if t.attempts[a.key] == a {
 		delete(t.attempts, a.key)
 	}
 	if err == nil {
@@ -295,4 +238,14 @@ func (a *attempt) end(err error) error {
 	close(a.ended)
 	a.cancel(nil)
 	return err
+}
+
+// forget ends what a second attempt can find of a.
+func (a *attempt) forget() {
+	t := a.traffic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.attempts[a.key] == a {
+		delete(t.attempts, a.key)
+	}
 }

@@ -12,9 +12,6 @@ import (
 	"github.com/lokilock/loki"
 )
 
-// takeBackTimeout bounds the release of a claim that too few replicas have. The server has just answered.
-const takeBackTimeout = time.Second
-
 // replicaAck is what [WithReplicaAck] asked for; the zero value asks for nothing.
 type replicaAck struct {
 	replicas int
@@ -78,18 +75,6 @@ func (h *Handler) tooFew(ctx context.Context, key string, wait *redis.IntCmd) er
 	}
 	return loki.Unavailable(fmt.Errorf("redishandler: the claim of %q was recorded, and %d of %d replicas acknowledged it within %v: see whether they are attached and keep up",
 		key, acknowledged, h.ack.replicas, h.ack.timeout))
-}
-
-// takeBack releases a new claim that is not confirmed, whatever has become of ctx. It was never mirrored, so the token
-// that is remembered of an earlier one stays.
-func (h *Handler) takeBack(ctx context.Context, c loki.Claim, unconfirmed error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
-	defer cancel()
-	c.Mirrored = false
-	if err := h.Release(ctx, c); err != nil {
-		return fmt.Errorf("%w; it could not be taken back and ends with its expiry: %s", unconfirmed, err.Error())
-	}
-	return fmt.Errorf("%w; it was taken back", unconfirmed)
 }
 
 // find returns the node at an address, nil if there is none. ForEachShard looks at the cluster anew.

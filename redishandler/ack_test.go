@@ -53,7 +53,8 @@ func TestReplicaAckIsOneRoundTrip(t *testing.T) {
 	require.Equal(t, []string{"evalsha", "wait", "evalsha", "wait", "evalsha", "wait", "evalsha"}, names, "a release waits for nobody")
 }
 
-func TestReplicaAckTakesBackWhatTooFewHave(t *testing.T) {
+// Another request of the same claim may have been confirmed: whether the claim is released is for the Locker to decide.
+func TestReplicaAckReleasesNothing(t *testing.T) {
 	t.Parallel()
 	f, proxy := replicated(t, 2*time.Second)
 	earlier := mirrored(claim("k", time.Minute))
@@ -69,10 +70,10 @@ func TestReplicaAckTakesBackWhatTooFewHave(t *testing.T) {
 		"Lock":  func(ctx context.Context, c loki.Claim) error { _, err := f.handler.Lock(ctx, c); return err },
 		"Grant": func(ctx context.Context, c loki.Claim) error { _, err := f.handler.Grant(ctx, c); return err },
 	} {
-		err := call(t.Context(), mirrored(claim("k", time.Minute)))
-		requireUnavailable(t, err, "0 of 1 replicas acknowledged it within 100ms")
-		require.ErrorContains(t, err, "it was taken back", name)
-		require.Empty(t, f.value("loki:{k}"), name)
+		c := claim("k", time.Minute)
+		requireUnavailable(t, call(t.Context(), c), "0 of 1 replicas acknowledged it within 100ms")
+		require.Contains(t, f.value("loki:{k}"), c.Token, name)
+		f.release(c)
 	}
 
 	// A renewal is not undone, whichever way it comes.
@@ -91,35 +92,6 @@ func TestReplicaAckTakesBackWhatTooFewHave(t *testing.T) {
 		return err == nil && still
 	}, 4*patience, 10*time.Millisecond)
 	require.Equal(t, earlier.Token, f.mustHold(claim("k", time.Minute)).Released, "what was remembered stays")
-}
-
-// The caller may be gone by the time WAIT has answered.
-func TestReplicaAckTakesBackOffTheCallersContext(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	client := f.server.Client(t)
-	client.AddHook(afterPipeline(cancel))
-	f.handler = redishandler.New(client, redishandler.WithReplicaAck(1, 50*time.Millisecond)) // there is no replica
-	_, err := f.handler.Lock(ctx, claim("k", time.Minute))
-	requireUnavailable(t, err, "it was taken back")
-	require.ErrorIs(t, ctx.Err(), context.Canceled)
-	require.Empty(t, f.value("loki:{k}"))
-}
-
-// afterPipeline is a hook that does something once a pipeline with a script has been answered.
-type afterPipeline func()
-
-func (f afterPipeline) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (f afterPipeline) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (f afterPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		if cmds[0].Name() == "eval" {
-			f()
-		}
-		return err
-	}
 }
 
 // A command that is sent again after its reply was lost must not be taken for confirmed by a WAIT of its own.
@@ -179,10 +151,9 @@ func TestReplicaAckWithoutPermissionIsAMistake(t *testing.T) {
 		redishandler.WithReplicaAck(1, 50*time.Millisecond))
 	_, err := f.handler.Lock(t.Context(), claim("k", time.Minute))
 	requireMistake(t, err, "WAIT if WithReplicaAck is used")
-	require.Empty(t, f.value("loki:{k}"), "it was taken back")
 }
 
-// A master that becomes a replica ends every WAIT, and lets nothing be taken back.
+// A master that becomes a replica ends every WAIT.
 func TestReplicaAckOfAMasterThatIsOneNoLonger(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -199,6 +170,4 @@ func TestReplicaAckOfAMasterThatIsOneNoLonger(t *testing.T) {
 	f.do("REPLICAOF", "127.0.0.1", 1)
 	err := <-ended
 	requireUnavailable(t, err, "UNBLOCKED")
-	require.ErrorContains(t, err, "could not be taken back and ends with its expiry: ")
-	require.ErrorContains(t, err, "READONLY")
 }

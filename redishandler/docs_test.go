@@ -62,8 +62,10 @@ func TestDocumentedPermissionsAreEnough(t *testing.T) {
 
 	ack := redishandler.WithReplicaAck(1, time.Second)
 	f.handler = redishandler.New(client, ack)
-	_, err := f.handler.Lock(t.Context(), claim("k", time.Minute))
+	unconfirmed := claim("k", time.Minute)
+	_, err := f.handler.Lock(t.Context(), unconfirmed)
 	requireMistake(t, err, "WAIT")
+	f.release(unconfirmed)
 	f.do(rules[1]...)
 	f.goThrough()
 

@@ -130,13 +130,10 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 		return loki.Grant{}, h.classify(ctx, c.Key, err)
 	}
 	grant, err := parseGrant(reply)
-	if err != nil || !grant.Held || unconfirmed == nil {
-		return grant, err
-	}
-	if heldBefore(reply) { // a renewal, and what was confirmed earlier stands; or sent twice by the client, and for the Locker to take back
+	if err == nil && grant.Held && unconfirmed != nil { // not released: another request of the same claim may be confirmed, or has been
 		return loki.Grant{}, unconfirmed
 	}
-	return loki.Grant{}, h.takeBack(ctx, c, unconfirmed)
+	return grant, err
 }
 
 // Extend implements [loki.Extender].

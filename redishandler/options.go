@@ -68,8 +68,9 @@ func WithLokiNetKeys() Option { return func(s *settings) { s.naming.lokiNet = tr
 // trip, for timeout at most (in ms, rounded up), which must be shorter than the client's ReadTimeout and should be well
 // below [loki.Config.PrimaryTimeout].
 //
-// If fewer acknowledge in time, the error says how many and is [loki.Unavailable]. A new claim is then released at once.
-// A renewal is not: what was acknowledged earlier stands until its expiry, and the Locker asks again. So a lock ends, or
+// If fewer acknowledge in time, the error says how many and is [loki.Unavailable]. The claim is recorded then, and who asked
+// for it releases it, as after every error: the Locker does so at once, unless another attempt of the same call was
+// acknowledged. What was acknowledged before a renewal stands until its expiry, and the Locker asks again. So a lock ends, or
 // lives by the secondary, when fewer than n replicas are there for longer than its expiry: n should be less than their
 // number. While too few are there, also a refusal takes as long as timeout.
 //

@@ -223,7 +223,7 @@ func (h *Handler) vote(ctx context.Context, c loki.Claim) Vote {
 	switch {
 	case err != nil:
 		return failure(h.classify(ctx, c.Key, err))
-	case len(reply) >= 3 && reply[0] == "1":
+	case len(reply) == 3 && reply[0] == "1":
 		return Vote{Verdict: VerdictGranted, released: reply[1], fence: reply[2]}
 	case len(reply) == 7 && reply[0] == "0":
 		return heldVote(reply[2:])

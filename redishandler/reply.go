@@ -15,7 +15,7 @@ import (
 // parseGrant reads the result of grant.lua.
 func parseGrant(reply []string) (grant loki.Grant, err error) {
 	switch {
-	case len(reply) == 4 && reply[0] == "1":
+	case len(reply) == 3 && reply[0] == "1":
 		grant = loki.Grant{Held: true, Released: reply[1]}
 		grant.Fence, err = strconv.ParseInt(reply[2], 10, 64)
 	case len(reply) == 6 && reply[0] == "0":
@@ -29,9 +29,6 @@ func parseGrant(reply []string) (grant loki.Grant, err error) {
 	}
 	return grant, nil
 }
-
-// heldBefore reports whether the claim of a grant was recorded already.
-func heldBefore(reply []string) bool { return reply[3] != "" }
 
 // parseHolder reads a holder's name and three numbers of ms, empty where they are not known: since, until and left.
 func parseHolder(reply []string) (loki.Holder, error) {

@@ -2,7 +2,7 @@
 --
 -- ARGV    token, expiry in ms, holder, floor of the fence, token that may be replaced (or ''), the companion's time in ms,
 --         command that wakes
--- Result  '1', released token (or ''), fence, 'again' (or '')              the claim holds, and held before (or not)
+-- Result  '1', released token (or ''), fence                              the claim holds
 --         '0', released token (or ''), holder, since, until, left in ms   another token does
 --
 -- Atomic because who reads that the lock is free must be the one who takes it, and because the fence is read,
@@ -66,4 +66,4 @@ end
 if sooner then
   wake(waking)
 end
-return {'1', past.token or '', fence, again and 'again' or ''}
+return {'1', past.token or '', fence}

@@ -183,7 +183,7 @@ func pollsIn(d time.Duration) (polls int) {
 
 func TestCase082_WaitersAreNoHerd(t *testing.T) {
 	t.Parallel()
-	const waiters, holds = 100, 1500 * time.Millisecond
+	const waiters, holds = 100, 3 * time.Second
 	// evals is how many scripts the server ran.
 	evals := func(r *realRedis) (calls int) {
 		info, err := r.direct.Info(t.Context(), "commandstats").Result()

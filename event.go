@@ -24,7 +24,7 @@ const (
 
 	// KindUp is its end: every key that failed has been answered. Took is how long it lasted, Calls how many
 	// acquisitions and renewals failed or went to the other store. Info. A store that fails again within a minute is
-	// reported as up when it has been so for a minute.
+	// reported as up when it has been so for a minute; so is one that grants other keys than those it failed to grant.
 	KindUp EventKind = "up"
 
 	// KindRefused is a permanent error, such as a wrong password or a missing permission, which no retry fixes. Error

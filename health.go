@@ -26,7 +26,9 @@ const (
 // an outage is reported, when its end is, and when the circuit breaker is open.
 //
 // A failure counts for its key, since a cluster may have lost one shard: it is over when a call about that key is
-// answered that was sent after it. Probes see to it that there is such a call, also for a key that is never locked again.
+// answered that was sent after it. Probes see to it that there is such a call, also for a key that is never locked again. A
+// probe demands little: the failure of an acquisition is over as well when the probe was answered, the key has not failed for
+// steadyTime, and another one is granted or refused.
 //
 // One lost call is no outage. It becomes one, and is reported, when a call fails that was sent after that failure had been
 // seen: about the same key, or an acquisition while none has been granted or refused for any key. Calls that fail side by
@@ -180,12 +182,15 @@ func (h *health) answered(ctx context.Context, op, key string, sent time.Time) {
 	if len(h.failing) == 0 || h.ended {
 		return
 	}
+	now, back := time.Now(), time.Time{}
 	if f := h.failing[everyKey]; f != nil && !sent.Before(f.latest) {
 		h.recovers(everyKey, f)
+		back = now
 	}
 	if f := h.failing[key]; f != nil && !sent.Before(f.latest) {
 		if demand(op) >= f.demand {
 			h.recovers(key, f)
+			back = now
 		} else if !f.probed {
 			f.probed = true
 			f.timer.Stop()
@@ -194,15 +199,16 @@ func (h *health) answered(ctx context.Context, op, key string, sent time.Time) {
 	}
 	if h.unproven > 0 { // the store can be reached for these keys, and can do for another what it failed to do
 		for key, f := range h.failing {
-			if f.probed && demand(op) >= f.demand && !sent.Before(f.latest) {
+			if f.probed && demand(op) >= f.demand && now.Sub(f.latest) >= steadyTime { // one that is in use fails again before
 				h.recovers(key, f)
+				back = later(back, f.latest)
 			}
 		}
 	}
 	if len(h.failing) == 0 {
 		h.ungranted = time.Time{}
 		if h.down.Load() {
-			h.recovered(context.WithoutCancel(ctx))
+			h.recovered(context.WithoutCancel(ctx), back)
 		}
 	}
 }
@@ -229,13 +235,12 @@ func (h *health) reportDown(ctx context.Context, op, key string, err error) {
 }
 
 // recovered is called with mu held, when the last failing key of a reported outage has been answered.
-func (h *health) recovered(ctx context.Context) {
-	h.back = time.Now()
+func (h *health) recovered(ctx context.Context, back time.Time) {
+	h.back = back
 	if h.returned.IsZero() || h.since.Sub(h.returned) >= steadyTime {
 		h.reportUp(ctx)
 		return
 	}
-	back := h.back
 	h.steady = time.AfterFunc(steadyTime, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()

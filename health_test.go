@@ -336,8 +336,11 @@ func TestHealthReportsAStoreThatGrantsNothingToKeysOfOneUse(t *testing.T) {
 				require.Len(t, r.events(loki.KindDown), 1)
 				require.Empty(t, r.events(loki.KindUp))
 				r.primary.heal()
-				require.NoError(t, next())
+				for range 61 {
+					require.NoError(t, next())
+				}
 				require.Len(t, r.events(loki.KindUp), 1)
+				require.InDelta(t, 20*time.Second, r.events(loki.KindUp)[0].Took, float64(2*time.Second))
 				require.Len(t, r.log.reported(), 2)
 			})
 		})

@@ -110,3 +110,33 @@ func TestCloseReportsNoFailureThatALaterCallContradicted(t *testing.T) {
 		r.requireReported()
 	})
 }
+
+// One shard of a cluster has no memory left: it releases, and answers probes. The other shards grant.
+func TestHealthReportsAShardThatGrantsNothing(t *testing.T) {
+	full := loki.Unavailable(errors.New("OOM command not allowed"))
+	for name, attempts := range map[string]int{"one attempt at a time": 1, "two in a row": 2} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(alone)
+				r.primary.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
+					if op == lokitest.OpLock && c.Key == "job/full" {
+						return lokitest.Fault{Err: full}
+					}
+					return lokitest.Fault{}
+				})
+				for range 300 {
+					for range attempts {
+						require.ErrorIs(t, r.try(l, loki.WithResource("full")), loki.ErrUnavailable)
+						time.Sleep(100 * time.Millisecond)
+					}
+					require.NoError(t, r.try(l, loki.WithResource("fine")))
+					time.Sleep(time.Second)
+				}
+				r.requireReported("ERROR down primary")
+				r.primary.heal()
+				require.NoError(t, r.try(l, loki.WithResource("full")))
+				r.requireReported("ERROR down primary", "INFO up primary")
+			})
+		})
+	}
+}

@@ -13,7 +13,9 @@ import (
 // lasts, and whatever ctx says for the time that one call of each store may take: a service that was asked to stop has a
 // context that has ended, and exits when Close returns. Retries and minimum holds are not waited for. A request that a
 // handler has not returned from, for all its deadline, is waited for up to half a minute, because the release that has to
-// follow it would be lost.
+// follow it would be lost. That is so after a connection died in silence: go-redis with its default settings returns after
+// some four seconds if the server can be reached over another connection, and after sixteen if it cannot. A grace period
+// after SIGTERM should leave time for that, or ctx a deadline.
 //
 // Giving up stops nothing: Close returns an error that matches ctx's, and may be called again. Called with the context
 // of a running closure it returns an error instead of waiting for itself. Handlers and their clients stay open.

@@ -8,11 +8,12 @@ import (
 	_ "embed" // the looks at the server and at the permissions
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokilock/loki"
-	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
+	"github.com/lokilock/loki/postgreshandler/internal/postgreserror"
 	"github.com/lokilock/loki/postgreshandler/internal/postgresname"
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestable"
 	"github.com/lokilock/loki/sqlhandler"
@@ -27,6 +28,9 @@ var permissionsSQL string
 // oldestVersion is the first that reads one page of a table when it is asked for one, as release does.
 const oldestVersion = 14
 
+// checkTimeout is what [Check] takes at most: a service that starts gives it the context that it runs with, which may not end.
+const checkTimeout = 10 * time.Second
+
 // Check says at start-up whether a handler made with the same options could work: whether the server is not too old,
 // takes texts in UTF8 and does more than read, whether the table is there with the columns, types, collation and key that it needs and nothing
 // that gets in the way (policies, rules, triggers before rows, columns to be filled), likewise that of a history, and
@@ -34,23 +38,26 @@ const oldestVersion = 14
 // or nil. It changes nothing.
 //
 // A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true: whether that is a reason not to
-// start is the caller's to say. ctx bounds all of it. The database stays open.
+// start is the caller's to say. All of it takes ten seconds at most, and no longer than ctx lasts. The database stays open.
 func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 	if err := New(db, opts...).Validate(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	s := choose(opts)
 	var (
 		version               int
 		encoding              string
 		inRecovery, onlyReads bool
+		login                 string
 	)
 	var found []error
-	if err := preparesOnLent(ctx, db); isLent(err) && !isPgx(db.Driver()) {
+	if err := preparesOnLent(ctx, db); err != nil && (ctx.Err() != nil || postgreserror.IsLent(err) && !isPgx(db.Driver())) {
 		return s.explainLook(ctx, err)
 	}
 	look := unprepared{db}
-	err := look.row(ctx, serverSQL).Scan(&version, &encoding, &inRecovery, &onlyReads)
+	err := look.row(ctx, serverSQL).Scan(&version, &encoding, &inRecovery, &onlyReads, &login)
 	if err != nil {
 		return s.explainLook(ctx, err)
 	}
@@ -62,14 +69,14 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 	}
 	switch {
 	case inRecovery:
-		found = append(found, errors.New("postgreshandler: the server is a hot standby, which only reads: connect to the primary, or name all servers in the data source name, with target_session_attrs=read-write"))
+		found = append(found, errors.New("postgreshandler: the server is a hot standby, which only reads: "+postgreserror.Writable))
 	case onlyReads:
 		found = append(found, errors.New("postgreshandler: the sessions of this pool only read (default_transaction_read_only is on, by the data source name, the role, the database or the server): "+
 			"take it out of the data source name, or run ALTER ROLE ... SET default_transaction_read_only = off for this login"))
 	}
 	faults, err := postgrestable.Faults(ctx, look, s.table, s.keepsHistory())
 	if err != nil {
-		return s.explainLook(ctx, err)
+		return s.explainDenied(ctx, login, err)
 	}
 	for _, fault := range faults {
 		found = append(found, fmt.Errorf("postgreshandler: %s: run migrations.Apply%s, or have somebody who may run what migrations.Script returns for the same options; what is there and not fit is to be changed, or another table to be chosen", fault, s.withHistory()))
@@ -78,9 +85,10 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 		return errors.Join(found...) // it may not be there to have rights on
 	}
 	for _, table := range s.tables() {
-		var login, missing string
-		if err := look.row(ctx, permissionsSQL, table).Scan(&login, &missing); err != nil {
-			return s.explainLook(ctx, err)
+		var missing string
+		err := look.row(ctx, permissionsSQL, table).Scan(&missing)
+		if err != nil {
+			return s.explainDenied(ctx, login, err)
 		}
 		if missing != "" {
 			found = append(found, fmt.Errorf("postgreshandler: this login (%s) may not do all that a handler does with %s: run GRANT %s ON %[2]s TO %[4]s",
@@ -90,7 +98,7 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) error {
 	return errors.Join(found...)
 }
 
-// preparesOnLent returns the error of the driver's preparing a statement on a connection that a pooler has lent to another
+// preparesOnLent returns the error of connecting, or of the driver's preparing a statement on a connection that a pooler has lent to another
 // client before, where the same was prepared. A handler that cannot switch preparing off would fail so now and then.
 func preparesOnLent(ctx context.Context, db *sql.DB) error {
 	if db.Stats().MaxOpenConnections == 1 {
@@ -99,7 +107,7 @@ func preparesOnLent(ctx context.Context, db *sql.DB) error {
 	for range 2 {
 		conn, err := db.Conn(ctx)
 		if err != nil {
-			return nil // the look at the server says why
+			return err
 		}
 		defer conn.Close()
 		var answer string
@@ -138,17 +146,27 @@ func (s settings) tables() []string {
 }
 
 func (s settings) explainLook(ctx context.Context, err error) error {
-	verdict, advice := judge(err)
-	if advice == askCheck {
+	verdict, advice := postgreserror.Judge(err)
+	if advice == postgreserror.AskCheck {
 		advice = ""
 	} else if advice != "" {
 		advice += ": "
 	}
-	told := fmt.Errorf("postgreshandler: looking at %s: %s%w", s.table.Quoted(), advice, postgresdsn.Conceal(err))
-	if ctx.Err() == nil && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
+	told := fmt.Errorf("postgreshandler: looking at %s: %s%w", s.table.Quoted(), advice, postgreserror.Shown(err))
+	if !errors.Is(ctx.Err(), context.Canceled) && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
 		return loki.Unavailable(told)
 	}
 	return told
+}
+
+// explainDenied is explainLook for what only a login without USAGE on the schema is refused. The server does not say what it
+// lacks on the table.
+func (s settings) explainDenied(ctx context.Context, login string, err error) error {
+	if !postgreserror.IsDenied(err) {
+		return s.explainLook(ctx, err)
+	}
+	return fmt.Errorf("postgreshandler: this login (%s) needs USAGE on the schema of %s: run GRANT USAGE ON SCHEMA %s TO %s, and check again: %w",
+		login, s.table.Quoted(), postgresname.Quote(s.table.Schema), postgresname.Quote(login), err)
 }
 
 // withHistory is what migrations.Apply has to be given, for a sentence.

@@ -45,7 +45,7 @@ func TestCheckSaysWhatToRun(t *testing.T) {
 	s.exec(t, `CREATE ROLE "`+role+`" LOGIN`)
 	t.Cleanup(func() { _, _ = shared.db.Exec(`DROP OWNED BY "` + role + `"; DROP ROLE "` + role + `"`) })
 	login := s.open(t, "user='"+role+"'").db
-	require.ErrorContains(t, postgreshandler.Check(t.Context(), login, withHistory...), "USAGE on the schema")
+	require.ErrorContains(t, postgreshandler.Check(t.Context(), login, withHistory...), `run GRANT USAGE ON SCHEMA "`+s.schema+`" TO "`+role+`"`)
 	s.exec(t, `GRANT USAGE ON SCHEMA "`+s.schema+`" TO "`+role+`"`)
 	s.exec(t, `GRANT SELECT, DELETE ON $T TO "`+role+`"`)
 	err := postgreshandler.Check(t.Context(), login, withHistory...)

@@ -10,12 +10,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lokilock/loki/postgreshandler/internal/postgreserror"
 	"github.com/lokilock/loki/sqlhandler"
 )
 
 // Notify implements [loki.Notifier], by LISTEN and a message that the statements send. All callers share one connection,
-// opened for the first and closed after the last of them. It is none of the pool's, so that a pool of one is enough, but
-// is made as those are, unless [WithListenDSN] says otherwise. If it breaks it is restored; whoever listens is then told
+// opened for the first and closed after the last of them. It is none of the pool's, so the pool needs no
+// room for it, and is made as those are, unless [WithListenDSN] says otherwise. If it breaks it is restored; whoever listens is then told
 // to look, since something may have been missed. If it cannot be restored within three seconds, or the pool has been closed
 // meanwhile, the channels are closed.
 //
@@ -139,7 +140,7 @@ func (l *listeners) restore(ctx context.Context) (*pgx.Conn, error) {
 		if conn, err = l.line.dial(ctx); err == nil {
 			return conn, nil
 		}
-		if !isOutage(err) {
+		if !postgreserror.IsOutage(err) {
 			return nil, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestest"
+	"github.com/lokilock/loki/postgreshandler/migrations"
 )
 
 // At run time a server that only reads is one that has failed over. At the start of a service it is the wrong one.
@@ -27,6 +28,9 @@ func TestCheckFindsWhatOnlyReads(t *testing.T) {
 	require.False(t, loki.IsUnavailable(err))
 	_, err = session.Lock(t.Context(), s.claim("k"))
 	require.True(t, loki.IsUnavailable(err), "%v", err)
+	require.ErrorContains(t, err, "this session only reads: connect to the primary")
+	require.ErrorContains(t, err, "target_session_attrs=read-write")
+	require.ErrorContains(t, migrations.Apply(t.Context(), session.db), "making fit \"public\".\"loki_lockings\": the server is a hot standby, or this session only reads")
 
 	server.Standby(t)
 	standby := s.open(t)
@@ -35,6 +39,7 @@ func TestCheckFindsWhatOnlyReads(t *testing.T) {
 	require.ErrorContains(t, err, "target_session_attrs=read-write")
 	require.False(t, loki.IsUnavailable(err))
 	_, err = standby.Lock(t.Context(), s.claim("k"))
+	require.ErrorContains(t, err, "target_session_attrs=read-write")
 	require.True(t, loki.IsUnavailable(err), "%v", err)
 	err = postgreshandler.Check(t.Context(), s.open(t, "target_session_attrs=read-write").db, s.opts...)
 	require.True(t, loki.IsUnavailable(err), "%v", err)

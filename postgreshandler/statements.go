@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/lokilock/loki"
-	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
+	"github.com/lokilock/loki/postgreshandler/internal/postgreserror"
 	"github.com/lokilock/loki/sqlhandler"
 )
 
@@ -59,13 +59,13 @@ func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 		MaxToken:  maxToken,
 		Refuse:    refuse,
 		Judge: func(err error) (sqlhandler.Verdict, string) {
-			if isPgx(d) && isLent(err) {
+			if isPgx(d) && postgreserror.IsLent(err) {
 				unprepared.Store(true)
-				return sqlhandler.Again, behindPooler
+				return sqlhandler.Again, postgreserror.BehindPooler
 			}
-			return judge(err)
+			return postgreserror.Judge(err)
 		},
-		Conceal: postgresdsn.Conceal,
+		Conceal: postgreserror.Shown,
 		Mistake: s.mistake,
 	}
 	if s.keepsHistory() {

@@ -104,3 +104,13 @@ func (r *stubRows) Next(dest []driver.Value) error {
 	copy(dest, r.row)
 	return nil
 }
+
+// silent is a server that takes connections and says nothing.
+type silent struct{}
+
+func (silent) Connect(ctx context.Context) (driver.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (silent) Driver() driver.Driver { return nil }

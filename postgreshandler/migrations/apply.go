@@ -11,8 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/lokilock/loki/postgreshandler/internal/postgresdsn"
+	"github.com/lokilock/loki/postgreshandler/internal/postgreserror"
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestable"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
 // Apply makes the tables for package postgreshandler, or leaves them alone if they are there: then the login needs no right
@@ -98,9 +99,12 @@ func (s settings) explain(doing string, err error) error {
 	const advice = "have somebody with CREATE on the schema call migrations.Apply, or run what migrations.Script returns for the same options, once; " +
 		"after that USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the two tables are enough"
 	var coded interface{ SQLState() string }
-	switch {
-	case !errors.As(err, &coded) || connecting(err):
-		return fmt.Errorf("migrations: %s %s: %w", doing, s.table.Quoted(), postgresdsn.Conceal(err))
+	switch verdict, hint := postgreserror.Judge(err); {
+	case !errors.As(err, &coded), connecting(err), verdict == sqlhandler.Unavailable:
+		if hint != "" {
+			hint += ": "
+		}
+		return fmt.Errorf("migrations: %s %s: %s%w", doing, s.table.Quoted(), hint, postgreserror.Shown(err))
 	case coded.SQLState() == insufficientPrivilege || coded.SQLState() == invalidSchema:
 		return fmt.Errorf("migrations: this login may not make or change %s, or its schema does not exist: %s: %w", s.table.Quoted(), advice, err)
 	}

@@ -6,6 +6,7 @@ package postgresdsn
 
 import (
 	"errors"
+	"io/fs"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -52,13 +53,15 @@ func isSplit(dsn string) bool {
 // reasons are what pgx says, and what is said here.
 var reasons = []struct{ pgx, said string }{
 	{"failed to parse as URL", "it is no valid address: " + escape},
-	{"failed to parse as keyword/value", "it is neither a postgres:// address nor a list of key=value: quote a value with a blank in it ('it''s' is \\')"},
+	{"failed to parse as keyword/value", "it is neither a postgres:// address nor a list of key=value: put a value with a blank in it between single quotes, and a backslash before each single quote and each backslash of a value"},
 	{"is not in ConnStringAllowedKeys", "it has a key that is not allowed"},
 	{"failed to read service", "the service that it names cannot be read: see PGSERVICEFILE"},
 	{"invalid connect_timeout", "connect_timeout is no number of seconds"},
 	{"port numbers to", "it has another number of ports than of hosts"},
 	{"invalid port", "the port is no number from 1 to 65535: if it is a piece of the password, " + escape},
 	{"sslmode is invalid", "sslmode is not disable, allow, prefer, require, verify-ca or verify-full"},
+	{"unable to add CA to cert pool", "the file of sslrootcert has no certificate in it"},
+	{`both "sslcert" and "sslkey" are required`, "sslcert and sslkey go together, and one of them is missing"},
 	{"failed to configure TLS", "TLS cannot be set up as it says: see sslmode, sslrootcert, sslcert and sslkey, and whether the files can be read"},
 	{"target_session_attrs", "target_session_attrs is not any, read-write, read-only, primary, standby or prefer-standby"},
 	{"protocol_version", "min_protocol_version or max_protocol_version is no version"},
@@ -67,6 +70,16 @@ var reasons = []struct{ pgx, said string }{
 	{"require_auth", "require_auth names no method of authentication"},
 	{"default_query_exec_mode", "default_query_exec_mode is not cache_statement, cache_describe, describe_exec, exec or simple_protocol"},
 	{"_cache_capacity", "a cache's capacity is no number"},
+}
+
+// file is the file that could not be read, and why. A path is no secret, unless a quote that is missing, or a character that
+// is not escaped, made more of the data source name a part of it.
+func file(err error) string {
+	path, ok := errors.AsType[*fs.PathError](err)
+	if !ok || strings.ContainsAny(path.Path, "=@&'\"\n") {
+		return ""
+	}
+	return " (" + path.Error() + ")"
 }
 
 // Conceal returns err, or an error in its place where err repeats a data source name: one that pgx could not read, or that
@@ -81,7 +94,7 @@ func Conceal(err error) error {
 		text = text[strings.LastIndex(text, "`: ")+1:]
 		for _, reason := range reasons {
 			if strings.Contains(text, reason.pgx) {
-				return errors.New("the data source name cannot be used: " + reason.said)
+				return errors.New("the data source name cannot be used: " + reason.said + file(parse))
 			}
 		}
 		return errors.New("the data source name cannot be used")

@@ -20,7 +20,7 @@ func TestNoPartOfADataSourceNameIsRepeated(t *testing.T) {
 	var dsns []string
 	passwords := []string{"S3cret", "Ab@S3cret", "Ab:S3cret", "Ab/S3cret", "Ab?S3cret", "Ab#S3cret", "Ab%S3cret", "Ab[S3cret", "Ab]S3cret", "Ab S3cret", "Ab'S3cret", "Ab\\S3cret", "Ab&S3cret", "12/S3cret", "12?S3cret", "\x7fS3cret", "Ab\nS3cret", "Ab`: S3cret"}
 	for _, password := range passwords {
-		for _, tail := range []string{"", "?sslmode=S3cret", "?connect_timeout=S3cret", "?target_session_attrs=S3cret", "?sslrootcert=/S3cret", "?default_query_exec_mode=S3cret", "?channel_binding=S3cret", "?require_auth=S3cret", "?S3cret", "?password=S3cret&sslmode=nope", "?service=S3cret"} {
+		for _, tail := range []string{"", "?sslmode=S3cret", "?connect_timeout=S3cret", "?target_session_attrs=S3cret", "?sslrootcert=/ca.crt%20password=S3cret", "?default_query_exec_mode=S3cret", "?channel_binding=S3cret", "?require_auth=S3cret", "?S3cret", "?password=S3cret&sslmode=nope", "?service=S3cret"} {
 			for _, host := range []string{"dbhost", "dbhost:S3cret", "dbhost:1,dbhost:2", "[dbhost"} {
 				dsns = append(dsns, "postgres://appuser:"+password+"@"+host+"/appdb"+tail, "postgresql://"+password+"@"+host+tail)
 			}
@@ -28,7 +28,7 @@ func TestNoPartOfADataSourceNameIsRepeated(t *testing.T) {
 		for _, format := range []string{
 			"password=%s", "password = %s", "PASSWORD=%s", "password='%s", "password='%s'x", "password=%s'", "Password = '%s'", "pass=%s", "%s",
 			"password=%s port=S3cret", "password = %s sslmode=S3cret", "PASSWORD=%s sslmode=nope", "password='%s' connect_timeout=S3cret",
-			"sslpassword=%s sslmode=nope", "password=\"%s\" sslmode=nope", "password:%s sslmode=nope",
+			"sslpassword=%s sslmode=nope", "sslrootcert='/ca.crt password=%s'", "password=\"%s\" sslmode=nope", "password:%s sslmode=nope",
 		} {
 			dsns = append(dsns, "host=dbhost user=appuser dbname=appdb "+fmt.Sprintf(format, password), fmt.Sprintf(format, password)+" host=dbhost")
 		}
@@ -58,10 +58,11 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"postgres://u:p@host:port/db":         "the port is no number",
 		"postgres://u:p@host/db?sslmode=nope": "sslmode is not disable",
 		"host=a,b port=1,2,3":                 "number of ports",
-		"host=h nonsense":                     "list of key=value",
+		"host=h nonsense":                     "list of key=value: put a value with a blank in it between single quotes, and a backslash before each single quote",
 		"host=h connect_timeout=x":            "connect_timeout is no number",
 		"host=h target_session_attrs=best":    "target_session_attrs is not any, read-write",
-		"host=h sslmode=verify-full sslrootcert=/no/such/file": "whether the files can be read",
+		"host=h sslmode=verify-full sslrootcert=/no/such/file": "whether the files can be read (open /no/such/file: no such file or directory)",
+		"host=h sslcert=/no/such/file":                         "sslcert and sslkey go together",
 		"host=h default_query_exec_mode=fast":                  "default_query_exec_mode is not",
 	} {
 		_, err := postgresdsn.Parse(dsn)

@@ -1,7 +1,6 @@
-package postgreshandler
-
-// This file is what the server's errors mean: what is repeated, what is an outage, what is a mistake, and what to do
-// about it.
+// Package postgreserror judges the errors of pgx and of the server: which are repeated, which are outages, which are
+// permanent errors, and what to do about each.
+package postgreserror
 
 import (
 	"crypto/tls"
@@ -9,6 +8,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -16,17 +16,32 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/postgreshandler/internal/postgresname"
 	"github.com/lokilock/loki/sqlhandler"
 )
 
-// judge says what an error of pgx means and what to do about it.
-func judge(err error) (sqlhandler.Verdict, string) {
-	var (
-		connect   *pgconn.ConnectError
-		operation *net.OpError
-	)
-	connecting := errors.As(err, &connect)
+// Judge returns what an error of pgx means and what to do about it. Of several attempts to connect the decisive one counts;
+// see [Shown].
+func Judge(err error) (sqlhandler.Verdict, string) {
+	if parse, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
+		// A driver that the application opened reads the data source name, and its files, at each new connection.
+		if file, ok := errors.AsType[interface {
+			error
+			Temporary() bool
+		}](parse); ok && file.Temporary() {
+			return sqlhandler.Unavailable, "" // this process has too many files open
+		}
+		return sqlhandler.Mistake, ""
+	}
+	connect, connecting := errors.AsType[*pgconn.ConnectError](err)
+	if connecting {
+		err = decisive(connect)
+	}
 	code := state(err)
+	if connecting && code == "42501" {
+		return sqlhandler.Mistake, fmt.Sprintf("this login may not connect to the database: run GRANT CONNECT ON DATABASE %s TO %s",
+			postgresname.Quote(connect.Config.Database), postgresname.Quote(connect.Config.User))
+	}
 	if advice := mistakes[code]; advice != "" {
 		return sqlhandler.Mistake, advice
 	}
@@ -48,13 +63,15 @@ func judge(err error) (sqlhandler.Verdict, string) {
 			return sqlhandler.Unavailable, ""
 		}
 		return sqlhandler.Broken, ""
+	case code == "25006":
+		return sqlhandler.Unavailable, "the server is a hot standby, or this session only reads: " + Writable
 	case slices.Contains(outages, code), code != "" && slices.Contains(outageClasses, code[:2]):
 		return sqlhandler.Unavailable, ""
 	case code != "":
-		return sqlhandler.Mistake, askCheck
+		return sqlhandler.Mistake, AskCheck
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return sqlhandler.Unavailable, "" // target_session_attrs asks for a primary, and none of the hosts is one now
-	case connecting && errors.As(err, &operation) && operation.Op == "write":
+	case connecting && isWrite(err):
 		// In TLS 1.3 a server refuses a client's certificate when the client takes the handshake for done, and the reason
 		// and the reset that comes with it race: another try most likely reads the reason.
 		return sqlhandler.Broken, ""
@@ -64,6 +81,11 @@ func judge(err error) (sqlhandler.Verdict, string) {
 		return sqlhandler.Broken, ""
 	}
 	return sqlhandler.Unknown, ""
+}
+
+func isWrite(err error) bool {
+	operation, ok := errors.AsType[*net.OpError](err)
+	return ok && operation.Op == "write"
 }
 
 // tlsAdvice says what to do about a connection that failed over TLS, and nothing if it did not.
@@ -86,7 +108,7 @@ func tlsAdvice(err error) string {
 		return "the server refuses this client's certificate, or asks for one: see sslcert and sslkey in the data source name"
 	case errors.As(err, &record):
 		return "what answers there does not speak TLS: see the port and sslmode in the data source name"
-	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no other word for it
+	case isTLSRefused(err):
 		return "the server does not offer TLS: see sslmode in the data source name, and ssl in the server's configuration"
 	}
 	return ""
@@ -115,9 +137,9 @@ var refusals = []struct{ text, advice string }{
 	{"TLS required", "it wants TLS: see sslmode in the data source name"},
 }
 
-// isOutage reports whether err, of making a connection, is of a server that cannot be reached or cannot answer now.
-func isOutage(err error) bool {
-	verdict, _ := judge(err)
+// IsOutage reports whether err, of making a connection, is of a server that cannot be reached or cannot answer now.
+func IsOutage(err error) bool {
+	verdict, _ := Judge(err)
 	if verdict == sqlhandler.Unknown {
 		return loki.IsUnavailable(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 	}
@@ -137,32 +159,40 @@ func state(err error) string {
 
 // mistakes are those of which something can be said.
 var mistakes = map[string]string{
-	"22003": "no fence is left, a claim brought the largest there is: delete the row",
+	"22003": "the row of this key has the largest fencing token that there is, so there is none for another holder: delete the row",
 	"22P05": "the encoding of this database does not have a character of it: use a database in UTF8",
 	"22021": "the encoding of this database does not have a character of it: use a database in UTF8",
 	"22P02": "this session's client_encoding is not UTF8, in which the key would be another one than in sessions where it is: add client_encoding=UTF8 to the data source name",
-	"26000": behindPooler,
+	"26000": BehindPooler,
 	"28000": "the server does not let this login in: see the user in the data source name, whether it may log in, sslmode and sslcert, and the server's pg_hba.conf",
 	"28P01": "the server does not take this password: see the user and the password in the data source name",
 	"3D000": "the server has no such database: see the data source name, or have the database made",
 	"3F000": "there is no such schema in this database: run migrations.Apply, or name it with WithSchema",
-	"42501": "this login needs CONNECT on the database, USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history: postgreshandler.Check says what is missing",
+	"42501": "this login needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history: postgreshandler.Check says what is missing",
 	"42703": "the table is another one: run migrations.Apply, or name the table with WithSchema and WithTable",
 	"42P01": "there is no such table in this database: run migrations.Apply (with migrations.WithHistory if a history is kept), or name the table with WithSchema and WithTable",
-	"42P05": behindPooler,
+	"42P05": BehindPooler,
 	"42P10": "the table lacks its primary key on service_key: run migrations.Apply on a table that it made",
 }
 
-// askCheck is the advice for an error whose code is not known here.
-const askCheck = "postgreshandler.Check says whether the table and the rights are as they have to be"
+// AskCheck is the advice for an error whose code is not known here.
+const AskCheck = "postgreshandler.Check says whether the table and the rights are as they have to be"
 
-const behindPooler = "a pooler stands between, and lends the connection on that a statement was prepared on: add default_query_exec_mode=exec to the data source name"
+// Writable is the advice where the server, or the session, only reads.
+const Writable = "connect to the primary, or name all servers in the data source name, with target_session_attrs=read-write; " +
+	"see also default_transaction_read_only of the login, the database and the server"
 
-// isLent reports whether err is of a connection that a pooler lends on after each transaction, with what was prepared on it.
-func isLent(err error) bool {
+// BehindPooler is the advice where a pooler lends connections on.
+const BehindPooler = "a pooler stands between, and lends the connection on that a statement was prepared on: add default_query_exec_mode=exec to the data source name"
+
+// IsLent reports whether err is of a connection that a pooler lends on after each transaction, with what was prepared on it.
+func IsLent(err error) bool {
 	code := state(err)
 	return code == "26000" || code == "42P05"
 }
+
+// IsDenied reports whether the server refused err's statement for lack of a permission.
+func IsDenied(err error) bool { return state(err) == "42501" }
 
 // victims lost to another session and left nothing behind.
 var victims = []string{
@@ -180,7 +210,6 @@ var endings = []string{
 
 // outages are the errors of a server that cannot answer now.
 var outages = []string{
-	"25006", // read-only: it is a replica, or has become one under an open connection
 	"40003", // whether the statement was completed is not known
 	"57014", // canceled: statement_timeout, or by an administrator
 	"57P03", // starting up, shutting down, or in recovery

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -26,17 +27,22 @@ var (
 	sessionSQL string
 )
 
+// checkTimeout is what [Check] takes at most: a service that starts gives it the context that it runs with, which may not end.
+const checkTimeout = 10 * time.Second
+
 // Check says at start-up whether a handler made with the same options could work: whether the table is there with the
 // columns, types, collation and key that it needs, likewise that of a history, whether this login may read and write
 // them, whether the database can be written to (a readable secondary replica cannot), and whether what its sessions do is
 // committed. It returns every fault at once, each in a sentence that says what to run, or nil. It changes nothing.
 //
 // A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true: whether that is a reason not to
-// start is the caller's to say. ctx bounds all of it. The database stays open.
+// start is the caller's to say. All of it takes ten seconds at most, and no longer than ctx lasts. The database stays open.
 func Check(ctx context.Context, db *sqlx.DB, opts ...Option) error {
 	if err := New(db, opts...).Validate(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	s := choose(opts)
 	faults, err := mssqltable.Faults(ctx, db.DB, s.table, s.keepsHistory())
 	if err != nil {
@@ -150,7 +156,7 @@ func explainLook(ctx context.Context, table mssqlname.Table, err error) error {
 	told := fmt.Errorf("mssqlhandler: looking at %s: %s%w", table.Quoted(), advice, err)
 	switch verdict {
 	case sqlhandler.Unavailable, sqlhandler.Broken, sqlhandler.Again:
-		if ctx.Err() == nil {
+		if !errors.Is(ctx.Err(), context.Canceled) {
 			return loki.Unavailable(told)
 		}
 	}

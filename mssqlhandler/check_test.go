@@ -5,12 +5,14 @@ package mssqlhandler_test
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"database/sql/driver"
 	"io"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -208,4 +210,26 @@ func TestServerLoginWithTheRightsThatAreNeeded(t *testing.T) {
 	runs, err := h.History(t.Context(), c.Key, 1)
 	require.NoError(t, err)
 	require.Len(t, runs, 1)
+}
+
+// silent is a server that takes connections and says nothing.
+type silent struct{}
+
+func (silent) Connect(ctx context.Context) (driver.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (silent) Driver() driver.Driver { return nil }
+
+// A service gives Check the context that it runs with.
+func TestCheckEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := sqlx.NewDb(sql.OpenDB(silent{}), "sqlserver")
+		defer db.Close()
+		begun := time.Now()
+		err := mssqlhandler.Check(t.Context(), db)
+		require.True(t, loki.IsUnavailable(err), "%v", err)
+		require.Equal(t, 10*time.Second, time.Since(begun))
+	})
 }

@@ -29,7 +29,7 @@ func judge(err error) (sqlhandler.Verdict, string) {
 	case hasNumber(err, permissionDenied):
 		return sqlhandler.Mistake, "this login needs SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history SELECT, INSERT and DELETE: mssqlhandler.Check says which GRANT is missing"
 	case hasNumber(err, overflow):
-		return sqlhandler.Mistake, "no fence is left, a claim brought the largest there is: delete the row"
+		return sqlhandler.Mistake, "no fence is left, since the row of this key has the largest there is: delete the row"
 	case hasNumber(err, implicitTransactions):
 		return sqlhandler.Mistake, leaveImplicitOut
 	case hasNumber(err, wrongDatabase...):

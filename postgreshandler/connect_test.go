@@ -106,11 +106,13 @@ func TestCheckOfAServerThatIsSilentWithoutTLSIsAnOutage(t *testing.T) {
 	err = postgreshandler.Check(within(t, 500*time.Millisecond), db)
 	require.True(t, loki.IsUnavailable(err), "%v", err)
 	require.ErrorContains(t, err, "timeout")
-	require.NotContains(t, err.Error(), "TLS")
+	require.NotContains(t, err.Error(), "refused TLS")
+	require.NotContains(t, err.Error(), "offer TLS")
 	require.NotContains(t, err.Error(), "\n")
 	_, err = postgreshandler.New(db).Lock(within(t, 500*time.Millisecond), claim)
 	require.True(t, loki.IsUnavailable(err), "%v", err)
-	require.NotContains(t, err.Error(), "TLS")
+	require.NotContains(t, err.Error(), "refused TLS")
+	require.NotContains(t, err.Error(), "offer TLS")
 }
 
 // A service gives Check the context that it runs with.

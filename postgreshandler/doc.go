@@ -19,8 +19,8 @@
 // and nothing else; [Check] says at start-up what is missing.
 //
 // Every operation is one statement that commits by itself. No transaction, session setting, advisory lock of a session or
-// connection is kept: a claim outlives the connection that recorded it, a pool of one is enough, and whatever the
-// application does with the same pool is not affected. Expiry is judged by the server's clock alone; no time of the
+// connection is kept: a claim outlives the connection that recorded it, and whatever the application does with
+// the same pool is not affected; how large that should be is in docs/postgres.md. Expiry is judged by the server's clock alone; no time of the
 // client's is ever sent, and no time zone matters.
 //
 // Keys are exact: they are compared by code points, and stored as they are. PostgreSQL cannot store a NUL; a key with one

@@ -80,7 +80,7 @@ func TestMistakes(t *testing.T) {
 		"42703": "run migrations.Apply",
 		"42P10": "primary key",
 		"42501": "needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE",
-		"22003": "the largest fencing token that there is",
+		"22003": "no fence is left",
 		"22P05": "a database in UTF8",
 		"26000": "default_query_exec_mode=exec",
 		"42P05": "default_query_exec_mode=exec",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/lokilock/loki"
 )
@@ -39,13 +40,13 @@ var (
 //	}
 //
 // A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true unless there are faults: whether
-// that is a reason not to start is the caller's to say. ctx bounds all of it. The client stays open.
+// that is a reason not to start is the caller's to say. All of it takes ten seconds at most, and no longer than ctx lasts. The client stays open.
 func Check(ctx context.Context, client Client, opts ...Option) error {
 	h := New(client, opts...)
 	if err := h.Validate(); err != nil {
 		return err
 	}
-	return found(ctx, func(f *findings) { h.checkServers(ctx, f) })
+	return found(ctx, func(ctx context.Context, f *findings) { h.checkServers(ctx, f) })
 }
 
 // CheckQuorum is [Check] for each server of a quorum made by [NewQuorum] with the same clients and options.
@@ -54,7 +55,7 @@ func CheckQuorum[C Client](ctx context.Context, clients []C, opts ...Option) err
 	if err := q.Validate(); err != nil {
 		return err
 	}
-	return found(ctx, func(f *findings) {
+	return found(ctx, func(ctx context.Context, f *findings) {
 		var all sync.WaitGroup
 		for _, m := range q.members {
 			all.Go(func() { m.handler.checkServers(ctx, f) })
@@ -94,13 +95,18 @@ func (f *findings) fail(err error) {
 	}
 }
 
-// found returns what look finds before ctx ends. A go-redis client by default heeds no context in the middle of a command.
-func found(ctx context.Context, look func(*findings)) error {
+// checkTimeout is what a check takes at most: a service that starts gives it the context that it runs with, which may not end.
+const checkTimeout = 10 * time.Second
+
+// found returns what look finds before ctx ends, or in [checkTimeout]. A go-redis client by default heeds no context in the middle of a command.
+func found(ctx context.Context, look func(context.Context, *findings)) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	f := &findings{}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		look(f)
+		look(ctx, f)
 	}()
 	select {
 	case <-done:

@@ -2,8 +2,11 @@ package redishandler_test
 
 import (
 	"context"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -197,4 +200,20 @@ func TestCheckOfAClientThatCanOnlyRunScripts(t *testing.T) {
 	requireAdvice(t, err, "sends no INFO")
 	require.ErrorContains(t, err, "cannot subscribe")
 	require.NotErrorIs(t, err, loki.ErrUnavailable)
+}
+
+// A service gives Check the context that it runs with.
+func TestCheckEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialTimeout: time.Minute, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+			time.Sleep(30 * time.Second)
+			return nil, syscall.ECONNREFUSED
+		}})
+		defer time.Sleep(time.Minute) // until the dials have ended
+		defer client.Close()
+		begun := time.Now()
+		err := redishandler.Check(t.Context(), client)
+		require.True(t, loki.IsUnavailable(err), "%v", err)
+		require.Equal(t, 10*time.Second, time.Since(begun))
+	})
 }

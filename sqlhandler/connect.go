@@ -18,9 +18,15 @@ func (a *attempt) connect() (*sql.Conn, error) {
 		from = a.traffic.probe
 	}
 	before := db.Stats()
+	a.traffic.sees(before)
+	opened := make(chan struct{})
+	if before.Idle == 0 && !isFull(before) && a.traffic.keepsIdle.Load() {
+		a.opening.Store(&opened)
+	}
 	a.idled.Store(before.Idle > 0 || before.MaxIdleClosed > 0) // it may have been idle in another pool, such as pgxpool's
 	a.holds.Store(!isFull(before))
 	conn, err := connect(a.ctx, db, from)
+	close(opened)
 	a.holds.Store(err == nil)
 	if err == nil {
 		_ = conn.Raw(func(c any) error { a.conn = c; return nil })
@@ -29,6 +35,13 @@ func (a *attempt) connect() (*sql.Conn, error) {
 		}
 	}
 	return conn, err
+}
+
+// sees notes whether database/sql keeps idle connections of this pool. It keeps none of pgxpool's.
+func (t *traffic) sees(s sql.DBStats) {
+	if s.Idle > 0 && !t.keepsIdle.Load() {
+		t.keepsIdle.Store(true)
+	}
 }
 
 // freshConn is a driver's connection that has answered. Database/sql does not say which connection it hands out, nor for
@@ -123,9 +136,19 @@ func connect(ctx context.Context, db *sql.DB, from func(context.Context) (*sql.C
 	waited := time.Since(begun).Round(time.Millisecond)
 	if isFull(db.Stats()) {
 		return nil, &noConnection{fmt.Sprintf("the pool had no connection free within %v (%s): raise SetMaxOpenConns, hold connections for a shorter time, "+
-			"or give the handler a *sql.DB of its own", waited, stats(db))}
+			"or give the handler a *sql.DB of its own", waited, stats(db)), nil}
 	}
-	return nil, &noConnection{fmt.Sprintf("no connection to the server within %v (%s)", waited, stats(db))}
+	unready := &noConnection{why: fmt.Sprintf("no connection to the server was ready within %v: dial, TLS and login had not ended (a connection that is being made counts "+
+		"as open and in use; %s)", waited, stats(db))}
+	if !isEnd(err) {
+		unready.cause = err
+	}
+	return nil, unready
+}
+
+// isEnd reports whether err is a context's own: database/sql waits no longer, and no driver says more.
+func isEnd(err error) bool {
+	return err == context.DeadlineExceeded || err == context.Canceled //nolint:errorlint // what wraps one says more
 }
 
 // beforeEnd is ctx with a deadline that leaves time for an error to be reported.
@@ -138,7 +161,10 @@ func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // noConnection is an error of a statement that was not sent: there was no connection for it, or no turn, in time.
-type noConnection struct{ why string }
+type noConnection struct {
+	why   string
+	cause error // what the driver ended with; nil if it did not say
+}
 
 func (e *noConnection) Error() string { return e.why }
 

@@ -85,9 +85,14 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 		h.answered.Store(true)
 		return nil
 	}
-	repeated := err
-	if h.dialect.Conceal != nil {
-		repeated = h.dialect.Conceal(err)
+	conceal := h.dialect.Conceal
+	if conceal == nil {
+		conceal = func(err error) error { return err }
+	}
+	judged, repeated := err, conceal(err)
+	if unsent, ok := errors.AsType[*noConnection](err); ok && unsent.cause != nil {
+		judged = unsent.cause
+		repeated = fmt.Errorf("%w: %s", repeated, conceal(judged))
 	}
 	if ended := ctx.Err(); ended != nil {
 		if errors.Is(repeated, ended) {
@@ -96,7 +101,7 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 		return fmt.Errorf("%w: %w", ended, repeated) // the driver tells what became of the connection instead
 	}
 	what := fmt.Sprintf("%s: %s of %q in %s", h.dialect.Name, op, key, h.dialect.Table)
-	if _, advice := h.dialect.Judge(err); advice != "" {
+	if _, advice := h.dialect.Judge(judged); advice != "" {
 		what += ": " + advice
 	}
 	told := fmt.Errorf("%s: %w", what, repeated)
@@ -116,13 +121,18 @@ func (h *Handler) verdict(err error) Verdict {
 	case v != Unknown:
 		return v
 	}
-	var unsent *noConnection
+	unsent, isUnsent := errors.AsType[*noConnection](err)
 	switch {
+	case isUnsent && unsent.cause != nil: // such as a login that one of two servers refused, while the other was silent
+		if v, _ := h.dialect.Judge(unsent.cause); v == Mistake {
+			return Mistake
+		}
+		return Unavailable
 	case errors.Is(err, errOvertaken):
 		return Again
 	case errors.Is(err, errStale):
 		return Broken
-	case errors.As(err, &unsent), errors.Is(err, errFollowed):
+	case isUnsent, errors.Is(err, errFollowed):
 		return Unavailable
 	}
 	var resolve *net.DNSError

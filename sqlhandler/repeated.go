@@ -26,11 +26,14 @@ func (a *attempt) share(first *attempt) { a.answered, a.answer = first.answered,
 func (a *attempt) leaveTheDead(ctx context.Context) {
 	t := a.traffic
 	before := t.db.Stats()
-	a.probe = before.Idle == 0 && before.MaxIdleClosed > 0
+	t.sees(before)
+	a.probe = before.Idle == 0 && before.MaxIdleClosed > 0 && !t.keepsIdle.Load()
 	t.discarding.Lock()
 	defer t.discarding.Unlock()
-	if a.first != nil && !t.discarded.Before(a.first.since) {
-		return // those that are idle now have answered since
+	// Those that are idle now have answered since, or not long ago. A pool that is slow would never recover if each call
+	// that it keeps waiting cost it all connections.
+	if a.first != nil && !t.discarded.Before(a.first.since) || time.Since(t.discarded) < freshTime {
+		return
 	}
 	for range 3 { // others give connections back meanwhile, and a busy machine is late
 		idle := t.db.Stats().Idle

@@ -79,6 +79,7 @@ type call struct {
 type stub struct {
 	answer  func(call int) ([][]driver.Value, error)
 	connect func() (driver.Conn, error) // if not nil
+	dial    func(context.Context) error // if not nil, before that
 	db      *sql.DB
 
 	mu    sync.Mutex
@@ -114,7 +115,12 @@ func (s *stub) sent() []call {
 	return slices.Clone(s.calls)
 }
 
-func (s *stub) Connect(context.Context) (driver.Conn, error) {
+func (s *stub) Connect(ctx context.Context) (driver.Conn, error) {
+	if s.dial != nil {
+		if err := s.dial(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if s.connect != nil {
 		return s.connect()
 	}

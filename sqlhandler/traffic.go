@@ -57,6 +57,8 @@ type traffic struct {
 
 	discarding sync.Mutex // held by whoever discards
 	discarded  time.Time  // when that was done last
+
+	keepsIdle atomic.Bool // an idle connection has been seen in the pool
 }
 
 type attemptKey struct{ key, token string }
@@ -77,12 +79,13 @@ type attempt struct {
 	answered bool          // whether it was answered
 	answer   loki.Grant    // with what
 
-	first    *attempt    // the one that this one follows; nil if there is none
-	followed atomic.Bool // set once a second one has followed, whose statement may have been sent
-	holds    atomic.Bool // whether it has one of the pool's connections, or is about to
-	idled    atomic.Bool // whether that may be one that was idle for so long that it died
-	conn     any         // the driver's connection that it had last
-	probe    bool        // the pool that connections come from is not database/sql's alone
+	first    *attempt                      // the one that this one follows; nil if there is none
+	followed atomic.Bool                   // set once a second one has followed, whose statement may have been sent
+	holds    atomic.Bool                   // whether it has one of the pool's connections, or is about to
+	idled    atomic.Bool                   // whether that may be one that was idle for so long that it died
+	opening  atomic.Pointer[chan struct{}] // closed once the new connection that it asked for is there; nil if it asked for none
+	conn     any                           // the driver's connection that it had last
+	probe    bool                          // the pool that connections come from is not database/sql's alone
 }
 
 func newTraffic(db *sql.DB) *traffic {
@@ -134,9 +137,9 @@ func (a *attempt) queue(ctx context.Context, op string) error {
 		}
 		t.acquiring, t.holding = make(chan struct{}, most), make(chan struct{}, maxHolding)
 	})
-	slots := t.acquiring
+	slots, what := t.acquiring, "acquisitions"
 	if op == "extend" || op == "release" {
-		slots = t.holding
+		slots, what = t.holding, "renewals and releases"
 	}
 	select {
 	case slots <- struct{}{}:
@@ -152,14 +155,16 @@ func (a *attempt) queue(ctx context.Context, op string) error {
 		a.slot = slots
 		return nil
 	case <-until.Done():
-		return &noConnection{fmt.Sprintf("not sent within %v: this handler had %d such statements under way all the time, as many as it may (%s)",
-			time.Since(begun).Round(time.Millisecond), cap(slots), stats(t.db))}
+		return &noConnection{why: fmt.Sprintf("not sent within %v: all places for %s were taken all the time (this handler has %d for acquisitions and %d for renewals and releases, "+
+			"each with two connections where a call is sent a second time; the application has the rest; %s)",
+			time.Since(begun).Round(time.Millisecond), what, cap(t.acquiring), cap(t.holding), stats(t.db))}
 	}
 }
 
 // follow takes the place of the first attempt, once that has been silent for as long as the caller waited before this
 // attempt, a third of what this one has. Time that the first spends in the queue is no silence: under load a healthy
-// pool would be discarded for it.
+// pool would be discarded for it. Nor is time that it spends on a new connection: another one beside it gets no answer
+// sooner, and a server that comes back to twice as many connections may never catch up.
 func (a *attempt) follow(ctx context.Context) error {
 	t := a.traffic
 	t.mu.Lock()
@@ -188,13 +193,26 @@ func (a *attempt) follow(ctx context.Context) error {
 		}
 		timer := time.NewTimer(patience - time.Since(first.since))
 		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-first.ended:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+		for waited := false; ; waited = true {
+			select {
+			case <-timer.C:
+			case <-first.ended:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			opening := first.opening.Load()
+			if opening == nil || waited {
+				return nil
+			}
+			select {
+			case <-*opening:
+				timer.Reset(patience)
+			case <-first.ended:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 	}
 	if err := silent(); err != nil {

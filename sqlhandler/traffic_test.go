@@ -199,7 +199,7 @@ func TestFewConnectionsForManyCallers(t *testing.T) {
 		_, err := h.Lock(ctx, claim)
 		require.NoError(t, ctx.Err(), "it says why before the caller stops listening")
 		require.True(t, loki.IsUnavailable(err))
-		require.ErrorContains(t, err, "had 16 such statements under way all the time")
+		require.ErrorContains(t, err, "all places for acquisitions were taken all the time (this handler has 16 for acquisitions and 8 for renewals and releases")
 		require.ErrorContains(t, err, "sql.DB.Stats: 24 open, 24 in use, 0 idle, no limit")
 		close(n.answers)
 		calls.Wait()

@@ -159,7 +159,7 @@ func state(err error) string {
 
 // mistakes are those of which something can be said.
 var mistakes = map[string]string{
-	"22003": "the row of this key has the largest fencing token that there is, so there is none for another holder: delete the row",
+	"22003": "no fence is left, since the row of this key has the largest there is: delete the row",
 	"22P05": "the encoding of this database does not have a character of it: use a database in UTF8",
 	"22021": "the encoding of this database does not have a character of it: use a database in UTF8",
 	"22P02": "this session's client_encoding is not UTF8, in which the key would be another one than in sessions where it is: add client_encoding=UTF8 to the data source name",

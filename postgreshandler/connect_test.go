@@ -86,14 +86,14 @@ func TestCheckOfAServerThatIsSilentWithoutTLSIsAnOutage(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			defer conn.Close()
+			defer func() { _ = conn.Close() }()
 			go func() {
 				r := bufio.NewReader(conn)
 				if first, err := r.Peek(8); err == nil && string(first[4:8]) == "\x04\xd2\x16\x2f" { // it asks for TLS

@@ -49,7 +49,7 @@ func (e *attemptError) As(target any) bool {
 
 // attempts is what each attempt to connect ended with, in their order.
 func attempts(connect *pgconn.ConnectError) []error {
-	if joined, ok := connect.Unwrap().(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 { //nolint:errorlint // pgx joins them right here
+	if joined, ok := connect.Unwrap().(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
 		return joined.Unwrap()
 	}
 	return []error{connect.Unwrap()}

@@ -93,11 +93,9 @@ func again(c loki.Claim, repeated bool) loki.Claim {
 func (q *Quorum) elect(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	bound := firstSplitPause
 	kept := false // votes of the round before
-	undone := make([]bool, len(q.members))
 	for n := 1; ; n++ {
 		asked := time.Now()
 		r := q.newRound(q.patience(c.Expiry))
-		r.undone = undone
 		r.ask(ctx, idOf(c), func(ctx context.Context, m *member, repeated bool) Vote {
 			return m.handler.vote(ctx, again(c, repeated))
 		}, nil)
@@ -170,9 +168,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 // not use would never rest. Nor is the token remembered: no other store knows it, and the one before it may be needed.
 //
 // A release may reach its server twice, or late, and a vote that is cast again has the same token. So it is for the one
-// vote that it takes back, by its fence. Where the release was not answered the vote may be there still, and be the same
-// when it is cast again: so that server is not asked again for the claim. A straggler could undo its vote after it was
-// counted.
+// vote that it takes back, by its fence, and that server is not asked again before the release was answered, see letGo.
 //
 // kept says that there are votes of the round before, too, on whichever server.
 func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot, kept bool) {
@@ -191,12 +187,11 @@ func (q *Quorum) takeBack(ctx context.Context, c loki.Claim, r *round, b *ballot
 				if req.vote.late { // which of the two is recorded in the end nobody knows yet
 					fence = ""
 				}
-				answered := m.letGo(context.WithoutCancel(ctx), l, c, fence, func(Vote) {
+				m.letGo(context.WithoutCancel(ctx), l, c, fence, func(Vote) {
 					if granted {
 						back <- struct{}{}
 					}
 				})
-				r.undone[i] = r.undone[i] || !answered
 			}
 		}
 		if m.submit(idOf(c), maxLateReleases, step) && granted {

@@ -13,7 +13,6 @@ var (
 	errNotAsked = errors.New("not asked: earlier calls have not returned")
 	errNoTurn   = errors.New("not asked in time: an earlier request for the claim has not returned")
 
-	errUndone     = errors.New("not asked: a release of an earlier vote for the claim could undo this one")
 	errNotAwaited = errors.New("not waited for: without its vote there was no majority any more")
 )
 
@@ -31,10 +30,6 @@ type round struct {
 	patience time.Duration
 	requests []*request
 	votes    chan numbered // room for all: nobody waits for a reader
-
-	// undone, if not nil, tells which servers were sent a release that they did not answer, since the claim is being asked
-	// for. Each is for the steps of the claim's lane there.
-	undone []bool
 
 	// settled is closed when the round has been decided, or given up, and then says how. Whoever makes a round closes it,
 	// with settle.
@@ -81,12 +76,9 @@ func (r *round) ask(ctx context.Context, id claimID, do func(ctx context.Context
 		step := func(l *lane) {
 			timed, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			switch {
-			case r.undone != nil && r.undone[i]:
-				req.vote = Vote{Verdict: VerdictUnreachable, Err: errUndone}
-			case timed.Err() != nil:
+			if timed.Err() != nil {
 				req.vote = Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
-			default:
+			} else {
 				req.sent = true
 				req.vote = m.call(timed, func(ctx context.Context, repeated bool) Vote { return do(ctx, m, repeated) })
 				l.noteOf(req.vote)

@@ -30,10 +30,11 @@ const (
 // It tries again where that is not the end of it, until the server would have forgotten by itself: after a failure, and
 // when an earlier request was not answered. There a success proves nothing, because that request may reach the server
 // after the release did: go-redis sends a command again on its own, and one can land after its connection is gone. A new
-// request for the same claim ends this; who makes it wants what it asks for. Whether the last try was answered is returned.
-func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, fence string, tell func(Vote)) (answered bool) {
+// request for the same claim ends this; who makes it wants what it asks for. But it waits while the release of one grant
+// has had no answer: the server may have that grant still, would count it as the new vote, and the release could land later.
+func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, fence string, tell func(Vote)) {
 	forgets := time.Now().Add(min(padded(c.Expiry), maxTidyTime))
-	waiting := false
+	waiting, undone := false, false
 	defer func() {
 		if waiting {
 			m.tidying.Add(-1)
@@ -41,22 +42,25 @@ func (m *member) letGo(ctx context.Context, l *lane, c loki.Claim, fence string,
 	}()
 	for pause := firstTidyPause; ; pause = min(2*pause, maxTidyPause) {
 		v := m.releaseOnce(ctx, c, fence)
-		answered = v.Verdict != VerdictUnreachable
+		// Once it was answered, a later grant has another fence, but for LokiNet's keys, which have none.
+		undone = fence != whicheverGrant && (v.Verdict == VerdictUnreachable || undone && m.handler.naming.lokiNet)
 		v.held = v.held || l.doubt // else it may have found the work of an earlier request done
 		tell(v)
 		tell = func(Vote) {}
 		l.noteOf(v)
 		if v.Verdict == VerdictMistake || !l.doubt || time.Now().Add(pause).After(forgets) {
-			return answered
+			return
 		}
 		if !waiting {
 			waiting = true
 			if m.tidying.Add(1) > maxTidying {
-				return answered
+				return
 			}
 		}
-		if !m.rest(l, pause) {
-			return answered
+		if undone {
+			time.Sleep(pause)
+		} else if !m.rest(l, pause) {
+			return
 		}
 	}
 }

@@ -210,7 +210,7 @@ func TestCheckEndsByItself(t *testing.T) {
 			return nil, syscall.ECONNREFUSED
 		}})
 		defer time.Sleep(time.Minute) // until the dials have ended
-		defer client.Close()
+		defer func() { _ = client.Close() }()
 		begun := time.Now()
 		err := redishandler.Check(t.Context(), client)
 		require.True(t, loki.IsUnavailable(err), "%v", err)

@@ -92,7 +92,7 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 	judged, repeated := err, conceal(err)
 	if unsent, ok := errors.AsType[*noConnection](err); ok && unsent.cause != nil {
 		judged = unsent.cause
-		repeated = fmt.Errorf("%w: %s", repeated, conceal(judged))
+		repeated = fmt.Errorf("%w: %s", repeated, conceal(judged).Error())
 	}
 	if ended := ctx.Err(); ended != nil {
 		if errors.Is(repeated, ended) {

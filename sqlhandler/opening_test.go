@@ -2,6 +2,7 @@ package sqlhandler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -73,7 +74,7 @@ func TestAConnectionThatIsNotReadyIsExplained(t *testing.T) {
 			_, err := h.Lock(ctx, claim)
 			require.ErrorContains(t, err, "no connection to the server was ready within 950ms: dial, TLS and login had not ended")
 			require.ErrorContains(t, err, "no handshake: context deadline exceeded: "+cause.Error())
-			require.Equal(t, cause == errDown, loki.IsUnavailable(err), "%v", err)
+			require.Equal(t, errors.Is(cause, errDown), loki.IsUnavailable(err), "%v", err)
 		}
 	})
 }

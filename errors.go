@@ -275,7 +275,6 @@ func Unavailable(err error) error {
 // IsUnavailable reports whether the Locker takes a handler's error for an outage of its store rather than for a permanent
 // error: an error marked with [Unavailable], or a plain network error (any [net.Error], io.EOF, io.ErrUnexpectedEOF,
 // [net.ErrClosed], or a deadline).
-//
 // Some errors are a net.Error and yet permanent: a TLS alert, which refuses a certificate or a version and will refuse it
 // again; an address or a network that cannot be; a file or a socket that the process may not open, and a file that does not
 // exist. Of a [url.Error] what it wraps counts.
@@ -292,10 +291,8 @@ func IsUnavailable(err error) bool {
 	}
 	_, address := errors.AsType[*net.AddrError](err)
 	_, protocol := errors.AsType[net.UnknownNetworkError](err)
-	switch {
-	case address, protocol, errors.Is(err, syscall.EACCES):
-		return false
-	case !dialled && (errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)): // a server's socket may be missing for a while
+	file := !dialled && (errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)) // a server's socket may be missing for a while
+	if address || protocol || file || errors.Is(err, syscall.EACCES) {
 		return false
 	}
 	_, network := errors.AsType[net.Error](err) // context.DeadlineExceeded is one

@@ -2,12 +2,12 @@ package loki
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
-	"net/url"
 	"strings"
 	"syscall"
 	"time"
@@ -275,24 +275,22 @@ func Unavailable(err error) error {
 // IsUnavailable reports whether the Locker takes a handler's error for an outage of its store rather than for a permanent
 // error: an error marked with [Unavailable], or a plain network error (any [net.Error], io.EOF, io.ErrUnexpectedEOF,
 // [net.ErrClosed], or a deadline).
-// Some errors are a net.Error and yet permanent: a TLS alert, which refuses a certificate or a version and will refuse it
-// again; an address or a network that cannot be; a file or a socket that the process may not open, and a file that does not
-// exist. Of a [url.Error] what it wraps counts.
+//
+// Some are a net.Error and yet permanent: a TLS alert, which refuses a certificate or a version and will refuse it again; a
+// certificate that is not trusted; an address or a network that cannot be; and a file that is missing or may not be opened.
 func IsUnavailable(err error) bool {
 	if _, marked := errors.AsType[markedUnavailable](err); marked {
 		return true
-	}
-	if request, ok := errors.AsType[*url.Error](err); ok {
-		return IsUnavailable(request.Err)
 	}
 	op, dialled := errors.AsType[*net.OpError](err)
 	if dialled && op.Op == "remote error" { // crypto/tls does not export alerts
 		return op.Err.Error() == "tls: internal error" // a proxy without a server behind it
 	}
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	_, address := errors.AsType[*net.AddrError](err)
 	_, protocol := errors.AsType[net.UnknownNetworkError](err)
 	file := !dialled && (errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)) // a server's socket may be missing for a while
-	if address || protocol || file || errors.Is(err, syscall.EACCES) {
+	if untrusted || address || protocol || file || errors.Is(err, syscall.EACCES) {
 		return false
 	}
 	_, network := errors.AsType[net.Error](err) // context.DeadlineExceeded is one

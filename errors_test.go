@@ -38,8 +38,9 @@ func TestIsUnavailable(t *testing.T) {
 		"a TLS alert, marked":      {loki.Unavailable(version), true},
 		"of a proxy, by its alert": {internal, true},
 
-		"no certificate of ours, over HTTPS": {&url.Error{Op: "Post", URL: "https://store/", Err: x509.UnknownAuthorityError{}}, false},
+		"no certificate of ours, over HTTPS": {&url.Error{Op: "Post", URL: "https://store/", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false},
 		"refused, over HTTPS":                {&url.Error{Op: "Post", URL: "https://store/", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, true},
+		"cut, over HTTPS":                    {&url.Error{Op: "Post", URL: "https://store/", Err: errors.New("http: server closed idle connection")}, true},
 		"an address without a port":          {&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address", Addr: "redis"}}, false},
 		"a network that is none":             {&net.OpError{Op: "dial", Err: net.UnknownNetworkError("tpc")}, false},
 		"a file without permission":          {&fs.PathError{Op: "open", Path: "/var/lock/job", Err: syscall.EACCES}, false},

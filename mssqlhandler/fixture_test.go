@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -14,7 +15,6 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
@@ -128,13 +128,12 @@ func (s *store) warm(t *testing.T) {
 		callers.Go(func() {
 			c := s.claim(fmt.Sprint(i))
 			for range 3 {
-				_, err := s.Lock(t.Context(), c)
-				assert.NoError(t, err)
-				_, err = s.Extend(t.Context(), c)
-				assert.NoError(t, err)
-				_, _, err = s.Inspect(t.Context(), c.Key)
-				assert.NoError(t, err)
-				assert.NoError(t, s.Release(t.Context(), c))
+				_, lock := s.Lock(t.Context(), c)
+				_, extend := s.Extend(t.Context(), c)
+				_, _, inspect := s.Inspect(t.Context(), c.Key)
+				if err := errors.Join(lock, extend, inspect, s.Release(t.Context(), c)); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}

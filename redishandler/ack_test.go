@@ -150,7 +150,7 @@ func TestReplicaAckWithoutPermissionIsAMistake(t *testing.T) {
 	f.handler = redishandler.New(f.server.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "any" }),
 		redishandler.WithReplicaAck(1, 50*time.Millisecond))
 	_, err := f.handler.Lock(t.Context(), claim("k", time.Minute))
-	requireMistake(t, err, "WAIT if WithReplicaAck is used")
+	requireMistake(t, err, "may not run WAIT (NOPERM): run ACL SETUSER locks +wait")
 }
 
 // A master that becomes a replica ends every WAIT.

@@ -17,6 +17,9 @@ import (
 // in it besides.
 var ErrAdvice = errors.New("redishandler: advice")
 
+// checkLimit bounds a check: go-redis by default waits for a silent server for half a minute.
+const checkLimit = 10 * time.Second
+
 var (
 	//go:embed lua/check.lua
 	checkLua    string
@@ -30,8 +33,8 @@ var (
 // or nil. It changes nothing, and tries the commands on a key that is not there.
 //
 // What is no fault, but costs something, is in the error too: no or lax persistence, no wake-ups for waiters, and what the
-// server does not let this user see (INFO, which managed services may forbid). If there is nothing else, the error matches
-// [ErrAdvice]:
+// server does not let this user see (INFO, which managed services may forbid). Such a line begins with "redishandler: advice:".
+// If there is nothing else, the error matches [ErrAdvice]:
 //
 //	if err := redishandler.Check(ctx, rdb); errors.Is(err, redishandler.ErrAdvice) {
 //		slog.Warn("redis could be set up better", "error", err)
@@ -40,13 +43,13 @@ var (
 //	}
 //
 // A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true unless there are faults: whether
-// that is a reason not to start is the caller's to say. All of it takes ten seconds at most, and no longer than ctx lasts. The client stays open.
+// that is a reason not to start is the caller's to say. ctx bounds all of it, and ten seconds do. The client stays open.
 func Check(ctx context.Context, client Client, opts ...Option) error {
 	h := New(client, opts...)
 	if err := h.Validate(); err != nil {
 		return err
 	}
-	return found(ctx, func(ctx context.Context, f *findings) { h.checkServers(ctx, f) })
+	return found(ctx, h.checkServers)
 }
 
 // CheckQuorum is [Check] for each server of a quorum made by [NewQuorum] with the same clients and options.
@@ -79,11 +82,11 @@ func (f *findings) add(to *[]error, err error) {
 }
 
 func (f *findings) fault(format string, args ...any) {
-	f.add(&f.faults, fmt.Errorf("redishandler: "+format, args...))
+	f.add(&f.faults, fmt.Errorf(prefix+format, args...))
 }
 
 func (f *findings) advise(format string, args ...any) {
-	f.add(&f.advice, fmt.Errorf("redishandler: "+format, args...))
+	f.add(&f.advice, fmt.Errorf(prefix+"advice: "+format, args...))
 }
 
 // fail adds an error of a server, or of its client.
@@ -95,24 +98,32 @@ func (f *findings) fail(err error) {
 	}
 }
 
-// checkTimeout is what a check takes at most: a service that starts gives it the context that it runs with, which may not end.
-const checkTimeout = 10 * time.Second
-
-// found returns what look finds before ctx ends, or in [checkTimeout]. A go-redis client by default heeds no context in the middle of a command.
-func found(ctx context.Context, look func(context.Context, *findings)) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	f := &findings{}
+// within runs look, and reports a server that has not answered when ctx ends. It returns false then. A go-redis client by
+// default heeds no context in the middle of a command.
+func (f *findings) within(ctx context.Context, server string, look func()) bool {
+	begun := time.Now()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		look(ctx, f)
+		look()
 	}()
 	select {
 	case <-done:
+		if ctx.Err() == nil {
+			return true
+		}
 	case <-ctx.Done():
-		f.fail(fmt.Errorf("redishandler: no answer to the check in time: %w", ctx.Err()))
 	}
+	f.fail(fmt.Errorf("redishandler: no answer to the check within %v from %s: %w", time.Since(begun).Round(time.Millisecond), server, ctx.Err()))
+	return false
+}
+
+// found returns what look finds within checkLimit.
+func found(ctx context.Context, look func(context.Context, *findings)) error {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	f := &findings{}
+	look(ctx, f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.faults)+len(f.outages)+len(f.advice) == 0 {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -20,14 +21,20 @@ var oldestVersion = []int{6, 2}
 
 // checkServers looks at every server that may get a lock.
 func (h *Handler) checkServers(ctx context.Context, f *findings) {
-	servers, err := h.servers(ctx)
-	if err != nil {
-		f.fail(h.classify(ctx, checkedKey(), err))
+	var servers []checkedServer
+	self := checkedServer{h, h.client, checkedKey()}
+	answered := f.within(ctx, self.name(), func() {
+		var err error
+		if servers, err = h.servers(ctx); err != nil {
+			self.fail(ctx, f, err)
+		}
+	})
+	if !answered {
 		return
 	}
 	var all sync.WaitGroup
 	for _, s := range servers {
-		all.Go(func() { s.check(ctx, f) })
+		all.Go(func() { f.within(ctx, s.name(), func() { s.check(ctx, f) }) })
 	}
 	all.Wait()
 }
@@ -85,20 +92,24 @@ func (h *Handler) servers(ctx context.Context) ([]checkedServer, error) {
 	return servers, nil
 }
 
-// name is what a sentence calls the server.
-func (s checkedServer) name() string {
-	if at := address(s.client); at != "" {
-		return "the server at " + at
+func (s checkedServer) name() string { return nameOf(s.client) }
+
+func (s checkedServer) user() string { return userOf(s.client) }
+
+// fail adds an error of the server, unless it is that ctx has ended: whoever waits for the answer says so.
+func (s checkedServer) fail(ctx context.Context, f *findings, err error) {
+	h := s.handler
+	if _, moved := redis.IsMovedError(err); !moved { // by which a cluster's client is known
+		h = s.alone()
 	}
-	return "the server"
+	if err = h.classify(ctx, s.key, err); ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		f.fail(err)
+	}
 }
 
-// user is the login, for ACL SETUSER.
-func (s checkedServer) user() string {
-	if c, ok := s.client.(interface{ Options() *redis.Options }); ok && c.Options() != nil && c.Options().Username != "" {
-		return c.Options().Username
-	}
-	return "default"
+// alone returns a handler for this server of a cluster, whose errors name it.
+func (s checkedServer) alone() *Handler {
+	return &Handler{client: s.client, naming: s.handler.naming}
 }
 
 // informed is what a client can do besides [Client] if it can be asked about its server; every client of go-redis can.
@@ -110,7 +121,7 @@ type informed interface {
 
 func (s checkedServer) check(ctx context.Context, f *findings) {
 	if speaksPlainly(ctx, s.client) {
-		f.fault("%s does not speak TLS at this port: name its TLS port, or leave the client's TLSConfig out", s.name())
+		f.fault("%s", noTLS(s.name()))
 		return
 	}
 	if s.checkInfo(ctx, f) {
@@ -128,18 +139,14 @@ func (s checkedServer) checkInfo(ctx context.Context, f *findings) (goOn bool) {
 	}
 	text, err := client.Info(ctx).Result()
 	switch {
-	case err != nil && (isNoPermission(err) || isUnknownCommand(err)):
+	case err != nil && (isNoPermission(err) && !lackOf(err).ofHandshake() || isUnknownCommand(err)):
 		f.advise("%s does not let this user run INFO: run ACL SETUSER %s +info for this check, or see yourself to its version, eviction policy and persistence", s.name(), s.user())
 		return true
 	case err != nil:
-		f.fail(s.handler.classify(ctx, s.key, err))
+		s.fail(ctx, f, err)
 		return false
 	}
-	info := make(map[string]string)
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		info[name] = value
-	}
+	info := parseInfo(text)
 	_, single := s.handler.client.(*redis.Client)
 	switch {
 	case info["redis_mode"] == "sentinel":
@@ -149,8 +156,7 @@ func (s checkedServer) checkInfo(ctx context.Context, f *findings) (goOn bool) {
 		f.fault("%s is part of a cluster: make the client with redis.NewClusterClient", s.name())
 		return false
 	case info["role"] == "slave":
-		f.fault("%s is a replica, which cannot be written to: name its master, which is %q, or have Sentinel name it (redis.NewFailoverClient)",
-			s.name(), info["master_host"]+":"+info["master_port"])
+		f.fault("%s", isReplica(s.client, net.JoinHostPort(info["master_host"], info["master_port"])))
 		return false
 	}
 	s.judge(ctx, f, client, info)
@@ -203,24 +209,28 @@ var fromScript = regexp.MustCompile(`^@user_script: ?\d+: ?`)
 func (s checkedServer) checkCommands(ctx context.Context, f *findings) {
 	keys := s.handler.naming.keys(s.key)
 	var missing []string
-	pattern := "" // of keys that the user may not use
+	noKeys := false
 	refused := func(command string, err error) {
-		missing = append(missing, command)
-		if strings.Contains(err.Error(), "keys") {
-			pattern = "~" + s.pattern() + " "
+		switch l := lackOf(err); {
+		case l.keys:
+			noKeys = true
+		case l.command != "": // which may be one of the handshake
+			missing = append(missing, strings.ToUpper(l.command))
+		default:
+			missing = append(missing, command)
 		}
 	}
 	failed, err := s.client.Eval(ctx, checkScript.text, keys, s.handler.waking).StringSlice()
 	if isNoPermission(err) {
 		refused("EVAL", err)
 	} else if err != nil {
-		f.fail(s.handler.classify(ctx, s.key, err))
+		s.fail(ctx, f, err)
 		return
 	}
 	if err := s.client.EvalSha(ctx, checkScript.digest, keys, s.handler.waking).Err(); isNoPermission(err) {
 		refused("EVALSHA", err)
 	} else if err != nil && !redis.HasErrorPrefix(err, "NOSCRIPT") { // as after an EVAL that was refused
-		f.fail(s.handler.classify(ctx, s.key, err))
+		s.fail(ctx, f, err)
 		return
 	}
 	for i := 0; i+1 < len(failed); i += 2 {
@@ -228,48 +238,59 @@ func (s checkedServer) checkCommands(ctx context.Context, f *findings) {
 		err := replyError(strings.TrimPrefix(fromScript.ReplaceAllString(failed[i+1], ""), "-"))
 		switch {
 		case command == s.handler.waking && isNoPermission(err):
-			f.advise("waiters are not woken and poll, since the user of %s may not run %s on channels such as %q: run ACL SETUSER %s &%s +%s",
-				s.name(), command, s.handler.naming.channel(s.key), s.user(), s.pattern(), strings.ToLower(command))
+			s.adviseWaking(f, strings.ToLower(command), err)
 		case command == s.handler.waking: // a cluster that knows no messages in shards, for one
 		case isNoPermission(err):
 			refused(command, err)
 		default:
-			f.fail(s.handler.classifyReply(s.key, code(err.Error()), fmt.Errorf("%s: %s: %w", s.name(), command, err)))
+			f.fail(s.alone().classifyReply(ctx, s.key, code(err.Error()), fmt.Errorf("%s: %w", command, err)))
 		}
+	}
+	if noKeys {
+		f.fault("the user of %s may not use keys such as %q: run ACL SETUSER %s ~%s", s.name(), keys[0], s.user(), s.handler.pattern())
 	}
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		missing = slices.Compact(missing)
-		f.fault("the user of %s may not run %s on keys such as %q: run ACL SETUSER %s %s+%s",
-			s.name(), strings.Join(missing, ", "), keys[0], s.user(), pattern, strings.ToLower(strings.Join(missing, " +")))
+		f.fault("the user of %s may not run %s: run ACL SETUSER %s +%s",
+			s.name(), strings.Join(missing, ", "), s.user(), strings.ToLower(strings.Join(missing, " +")))
 	}
 }
 
-// pattern matches the keys and channels of every lock.
-func (s checkedServer) pattern() string {
-	if s.handler.naming.lokiNet {
-		return "*"
+// adviseWaking names what keeps waiters from being woken: the channels, or a command.
+func (s checkedServer) adviseWaking(f *findings, command string, err error) {
+	if lackOf(err).channels {
+		f.advise("waiters are not woken and poll, since the user of %s may not use channels such as %q: run ACL SETUSER %s &%s",
+			s.name(), s.handler.naming.channel(s.key), s.user(), s.handler.pattern())
+		return
 	}
-	return s.handler.naming.prefix + "*"
+	f.advise("waiters are not woken and poll, since the user of %s may not run %s: run ACL SETUSER %s +%s", s.name(), strings.ToUpper(command), s.user(), command)
 }
+
+// replyError is an error reply of a server that a script reported.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+
+// RedisError implements [redis.Error].
+func (replyError) RedisError() {}
 
 // checkListening listens for a moment.
 func (s checkedServer) checkListening(ctx context.Context, f *findings) {
-	ctx, cancel := context.WithCancel(ctx)
+	listening, cancel := context.WithCancel(ctx)
 	defer cancel()
-	_, err := s.handler.Notify(ctx, s.key)
+	_, err := s.handler.Notify(listening, s.key)
 	switch {
 	case err == nil:
 	case errors.Is(err, errors.ErrUnsupported):
 		f.advise("waiters are not woken and poll, since a %T cannot subscribe", s.handler.client)
 	case isNoPermission(err):
-		commands := "+subscribe +unsubscribe +ping"
-		if s.handler.listeners.sharded {
-			commands += " +ssubscribe +sunsubscribe"
+		command := lackOf(err).command
+		if command == "" {
+			command = "subscribe"
 		}
-		f.advise("waiters are not woken and poll, since the user of %s may not subscribe to channels such as %q: run ACL SETUSER %s &%s %s",
-			s.name(), s.handler.naming.channel(s.key), s.user(), s.pattern(), commands)
-	default:
+		s.adviseWaking(f, command, err)
+	case ctx.Err() == nil || !errors.Is(err, ctx.Err()):
 		f.fail(err)
 	}
 }

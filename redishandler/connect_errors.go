@@ -16,17 +16,21 @@ import (
 
 // tlsAdvice returns what to do about a TLS handshake that will fail again; empty if err is of none. A server that wants a
 // certificate says so after the handshake, as an alert, in the place of its first answer.
-func tlsAdvice(err error) string {
+func tlsAdvice(err error, server string) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "the client does not trust the server's certificate: check RootCAs and ServerName of its TLSConfig, and the certificate's names and dates"
+		return "the client does not trust the certificate of " + server + ": check RootCAs and ServerName of its TLSConfig, and the certificate's names and dates"
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return "the server does not speak TLS at this port: name its TLS port, or leave the client's TLSConfig out"
+		return noTLS(server)
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" && !loki.IsUnavailable(op) {
-		return "the server refused the TLS handshake: check the client's TLSConfig, first of all the certificate that the server may ask for (Certificates)"
+		return server + " refused the TLS handshake: check the client's TLSConfig, first of all the certificate that the server may ask for (Certificates)"
 	}
 	return ""
+}
+
+func noTLS(server string) string {
+	return server + " does not speak TLS at this port: name its TLS port, or leave the client's TLSConfig out"
 }
 
 // withoutTLS reports whether the client is known to speak without TLS. A dialer of its owner's may do what it likes, and is
@@ -66,6 +70,57 @@ func speaksPlainly(ctx context.Context, client Client) bool {
 	return err == nil && (first[0] == '+' || first[0] == '-') // TLS has an alert, or the end
 }
 
+// isReplica says that the client's server is a replica, and whose, if master is not empty.
+func isReplica(client Client, master string) string {
+	if address(client) == "" {
+		return nameOf(client) + " is a replica, which cannot be written to, as during a failover"
+	}
+	if master != "" {
+		master = fmt.Sprintf(", which is %q", master)
+	}
+	return nameOf(client) + " is a replica, which cannot be written to: name its master" + master + ", or have Sentinel name it (redis.NewFailoverClient)"
+}
+
+// masterOf returns the address of a replica's master, or "" if that does not turn out in a moment. It asks over a connection
+// of its own, once in a while: a replica answers every call so.
+func (h *Handler) masterOf(ctx context.Context) string {
+	c, ok := h.client.(*redis.Client)
+	if !ok || address(c) == "" {
+		return ""
+	}
+	h.master.Lock()
+	defer h.master.Unlock()
+	if time.Since(h.master.asked) < masterLasts {
+		return h.master.address
+	}
+	ctx, cancel := context.WithTimeout(ctx, masterPatience)
+	defer cancel()
+	client := redis.NewClient(freshOptions(*c.Options()))
+	defer func() { _ = client.Close() }()
+	text, _ := client.Info(ctx, "replication").Result()
+	info := parseInfo(text)
+	h.master.asked, h.master.address = time.Now(), ""
+	if info["role"] == "slave" {
+		h.master.address = net.JoinHostPort(info["master_host"], info["master_port"])
+	}
+	return h.master.address
+}
+
+const (
+	masterPatience = 100 * time.Millisecond // how long a call is kept for the name of a replica's master
+	masterLasts    = 5 * time.Second        // for how long that counts
+)
+
+// parseInfo reads the answer to INFO.
+func parseInfo(text string) map[string]string {
+	info := make(map[string]string)
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		info[name] = value
+	}
+	return info
+}
+
 // sentinelErrors returns what each sentinel answered to a client for Sentinel that asked for the master and did not learn
 // it. go-redis has no value for that error.
 func sentinelErrors(err error) ([]error, bool) {
@@ -97,7 +152,7 @@ func refusedBySentinels(err error) error {
 		case errors.Is(answer, redis.Nil):
 			ignorant++
 		case !answered:
-			if advice = tlsAdvice(answer); advice != "" {
+			if advice = tlsAdvice(answer, "the sentinel"); advice != "" {
 				advice = "no sentinel can be asked for the master: " + advice
 			}
 		case redis.IsAuthError(answer):
@@ -110,14 +165,11 @@ func refusedBySentinels(err error) error {
 			advice = "a sentinel refused to name the master"
 		}
 		if advice != "" {
-			if answered {
-				err = tame(err)
-			}
-			return fmt.Errorf("redishandler: %s: %w", advice, err)
+			return fmt.Errorf("redishandler: %s: %w", advice, &tamed{tame(err).Error(), answer}) // the others may be down
 		}
 	}
 	if ignorant == len(answers) {
-		return fmt.Errorf("redishandler: no sentinel knows a master of this name: check the client's MasterName: %w", err)
+		return fmt.Errorf("redishandler: no sentinel knows a master of this name: check the client's MasterName: %w", tame(err))
 	}
 	return nil
 }

@@ -57,17 +57,19 @@
 //
 // An ACL user needs the commands EVAL, EVALSHA, GET, GETEX, SET, DEL, PEXPIRE, PTTL and TIME, and the keys "loki:*"; for
 // waiters that are woken, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, and the channels "loki:*"; for [WithReplicaAck], WAIT; in
-// a cluster SPUBLISH, SSUBSCRIBE, ASKING, COMMAND and CLUSTER SLOTS besides:
+// a cluster SPUBLISH, SSUBSCRIBE, ASKING, COMMAND and CLUSTER SLOTS besides; for a database other than 0, SELECT; for [Check],
+// INFO:
 //
 //	ACL SETUSER locks on >secret ~loki:* resetchannels &loki:* +eval +evalsha +get +getex +set +del +pexpire +pttl +time
-//	  +publish +subscribe +unsubscribe +ping
+//	  +publish +subscribe +unsubscribe +ping +info
 //
 // # Errors
 //
 // A server that cannot be reached, or cannot answer now (LOADING, READONLY, CLUSTERDOWN, MISCONF, OOM, BUSY and their
 // like, an exhausted pool), is [loki.Unavailable]. A refused password, a missing permission, a certificate that is not
 // trusted, a server that runs no scripts, a key that holds something else and a client that its owner closed are permanent
-// errors, and say what to do. [Check] finds most of them when an application starts.
+// errors, and say what to do. [Check] finds most of them when an application starts. Each error begins with
+// "redishandler: ", and names the server where the client is for one alone.
 //
 // A context's end is passed on to the client. go-redis heeds it in the middle of a command only if
 // ContextTimeoutEnabled is set; the Locker bounds its calls either way.

@@ -32,7 +32,8 @@ var unavailableTexts = []string{"redis: all ring shards are down", "redis: clust
 
 // classify marks what means "Redis cannot answer now" with [loki.Unavailable]. A permanent error (no permission, wrong
 // password, a certificate that is not trusted, a client that its owner closed) gets advice. It is for a command that was
-// sent for key.
+// sent for key. The end of ctx comes back as it is; every other error begins with "redishandler: ", as all of this package
+// do, and names the server where the client tells which it is.
 func (h *Handler) classify(ctx context.Context, key string, err error) error {
 	if err == nil {
 		return nil
@@ -44,21 +45,57 @@ func (h *Handler) classify(ctx context.Context, key string, err error) error {
 		return err
 	}
 	if _, asked := sentinelErrors(err); asked {
-		return loki.Unavailable(err)
+		return loki.Unavailable(h.prefixed(tame(err)))
 	}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
-		return h.classifyReply(key, code(reply.Error()), tame(err))
+		return h.classifyReply(ctx, key, code(tame(reply).Error()), tame(err))
 	}
-	if advice := tlsAdvice(err); advice != "" {
+	if advice := tlsAdvice(err, h.server()); advice != "" {
 		return fmt.Errorf("redishandler: %s: %w", advice, err)
 	}
-	if errors.Is(err, io.EOF) && withoutTLS(h.client) {
-		return loki.Unavailable(fmt.Errorf("redishandler: the server closed the connection without an answer, as one does that expects TLS: see the client's TLSConfig if every connection ends so: %w", err))
+	if errors.Is(err, io.EOF) {
+		reason := ""
+		if withoutTLS(h.client) {
+			reason = ", as one does that expects TLS (see the client's TLSConfig)"
+		}
+		return loki.Unavailable(fmt.Errorf("redishandler: %s closed the connection without an answer%s; if every connection ends so, this may not be the port of a Redis server: %w", h.server(), reason, err))
+	}
+	if isForeign(err) {
+		return fmt.Errorf("redishandler: %s does not answer as Redis does: check whether this is its port: %s", h.server(), cut(err.Error()))
 	}
 	if isUnavailable(err) {
-		return loki.Unavailable(err)
+		return loki.Unavailable(h.prefixed(err))
 	}
-	return err
+	return h.prefixed(err)
+}
+
+// server is what a sentence calls the client's server.
+func (h *Handler) server() string { return nameOf(h.client) }
+
+func nameOf(client Client) string {
+	if at := address(client); at != "" {
+		return "the server at " + at
+	}
+	return "the server"
+}
+
+// prefixed puts the package's name before an error, and the server's unless it is there already.
+func (h *Handler) prefixed(err error) error {
+	switch at := address(h.client); {
+	case strings.HasPrefix(err.Error(), prefix):
+		return err
+	case at == "" || strings.Contains(err.Error(), at):
+		return fmt.Errorf(prefix+"%w", err)
+	}
+	return fmt.Errorf(prefix+"%s: %w", h.server(), err)
+}
+
+// prefix begins the text of every error of this package.
+const prefix = "redishandler: "
+
+// isForeign reports whether the server speaks something else than Redis's protocol, of which go-redis makes no value.
+func isForeign(err error) bool {
+	return strings.HasPrefix(err.Error(), "redis: invalid reply: ") || strings.HasPrefix(err.Error(), "redis: can't parse ")
 }
 
 // isUnavailable is for what is no answer of a server.
@@ -68,7 +105,7 @@ func isUnavailable(err error) bool {
 }
 
 // classifyReply is classify for an answer of the server.
-func (h *Handler) classifyReply(key, code string, err error) error {
+func (h *Handler) classifyReply(ctx context.Context, key, code string, err error) error {
 	_, single := h.client.(*redis.Client)
 	switch {
 	case code == "WRONGTYPE", code == "FOREIGN":
@@ -78,21 +115,27 @@ func (h *Handler) classifyReply(key, code string, err error) error {
 		return fmt.Errorf("redishandler: the last fence of %s was the largest there is: delete the key that ends in %q once nothing guarded remembers a fence: %w",
 			quoted(h.naming.keys(key)), fenceSuffix, err)
 	case isUnknownCommand(err):
-		return fmt.Errorf("redishandler: the server does not run scripts for this client: if this is the port of a sentinel, make the client with redis.NewFailoverClient; else the server has to have EVAL and EVALSHA, under these names: %w", err)
+		return fmt.Errorf("redishandler: %s does not run scripts for this client: if this is the port of a sentinel, make the client with redis.NewFailoverClient; else the server has to have EVAL and EVALSHA, under these names: %w", h.server(), err)
 	case unknownInScript.MatchString(err.Error()):
-		return fmt.Errorf("redishandler: the server lacks a command that the scripts call, or has it under another name: they need %s: %w", scripted, err)
+		return fmt.Errorf("redishandler: %s lacks a command that the scripts call, or has it under another name: they need %s: %w", h.server(), scripted, err)
 	case redis.IsAuthError(err):
-		return fmt.Errorf("redishandler: the server refused the client's login: check its Username and Password: %w", err)
+		return fmt.Errorf("redishandler: %s refused the client's login: check its Username and Password: %w", h.server(), err)
 	case isNoPermission(err):
-		return fmt.Errorf("redishandler: the server's user lacks a permission (NOPERM): it needs EVAL, EVALSHA, %s, for every key such as %q; WAIT if WithReplicaAck is used; and PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, for every channel such as %q, if waiters are to be woken; Check names those that are missing: %w",
-			scripted, h.naming.keys(key)[0], h.naming.channel(key), err)
+		return h.noPermission(key, err)
+	case noDatabase.MatchString(err.Error()):
+		return fmt.Errorf("redishandler: %s has no such database: check the client's DB, which is 0 in a cluster: %w", h.server(), err)
 	case code == "MOVED" && single:
-		return fmt.Errorf("redishandler: the server is part of a cluster and the client is for a single server: make it with redis.NewClusterClient: %w", err)
+		return fmt.Errorf("redishandler: %s is part of a cluster and the client is for a single server: make it with redis.NewClusterClient: %w", h.server(), err)
+	case code == "READONLY":
+		return loki.Unavailable(fmt.Errorf("redishandler: %s: %w", isReplica(h.client, h.masterOf(ctx)), err))
 	case isUnavailableReply(code, err):
-		return loki.Unavailable(err)
+		return loki.Unavailable(h.prefixed(err))
 	}
-	return err
+	return h.prefixed(err)
 }
+
+// noDatabase finds what a server answers to the SELECT of a database that it does not have.
+var noDatabase = regexp.MustCompile(`DB index is out of range|invalid DB index|SELECT is not allowed in cluster mode`)
 
 func isUnavailableReply(code string, err error) bool {
 	return redis.IsMaxClientsError(err) || slices.Contains(unavailableCodes, code)
@@ -101,32 +144,24 @@ func isUnavailableReply(code string, err error) bool {
 // scripted are the commands that the scripts call, for a sentence.
 const scripted = "GET, GETEX, SET, DEL, PEXPIRE, PTTL and TIME"
 
-var (
-	// refusedInScript finds a missing permission that a command in a script met: it has no code of its own. Redis 7.2
-	// and later use other words than those before.
-	refusedInScript = regexp.MustCompile(`ACL failure in script|user executing the script`)
-
-	// unknownInScript finds a command that a script called and the server has not got.
-	unknownInScript = regexp.MustCompile(`Unknown Redis command called from`)
-)
-
-func isNoPermission(err error) bool {
-	return err != nil && (redis.IsPermissionError(err) || refusedInScript.MatchString(err.Error()))
-}
+// unknownInScript finds a command that a script called and the server has not got.
+var unknownInScript = regexp.MustCompile(`Unknown Redis command called from`)
 
 // isUnknownCommand reports whether the server is too old for a command, or its owner has renamed it.
 func isUnknownCommand(err error) bool { return redis.HasErrorPrefix(err, "unknown command") }
 
-// inScript finds the code of an error that a command got inside a script. Redis before 7.0 puts the place in front:
+// Where in a script an error was raised, which is nobody's business but this package's. Redis before 7.0 puts the place in
+// front, and later versions at the end:
 //
 //	ERR Error running script (call to f_6b1b...): @user_script:12: @user_script: 12: -OOM command not allowed ...
-var inScript = regexp.MustCompile(`^ERR Error running script .*?@user_script: ?\d+: -?([A-Z]+) `)
+//	OOM command not allowed when used memory > 'maxmemory'. script: 6b1b..., on @user_script:12.
+var (
+	beforeScripted = regexp.MustCompile(`^ERR Error running script .*?(@user_script: ?\d+: )+-?`)
+	afterScripted  = regexp.MustCompile(` script: [0-9a-f]{40}, on @user_script:\d+\.?`)
+)
 
-// code returns the first word of an error reply.
+// code returns the first word of an error reply that is tame.
 func code(reply string) string {
-	if found := inScript.FindStringSubmatch(reply); found != nil {
-		return found[1]
-	}
 	code, _, _ := strings.Cut(strings.TrimPrefix(reply, "ERR "), " ") // some servers put "ERR" before every code
 	return code
 }
@@ -140,26 +175,38 @@ func quoted(keys []string) string {
 	return strings.Join(names, " or its companion ")
 }
 
-// longestReply is how much is repeated of an error reply, in bytes.
+// longestReply is how much is repeated of what a server answered, in bytes.
 const longestReply = 200
 
-// replyError is an error reply of a server without what must not be repeated.
-type replyError string
-
-func (e replyError) Error() string { return string(e) }
-
-// RedisError implements [redis.Error].
-func (replyError) RedisError() {}
-
-// tame cuts an error reply that is long, and the arguments off the answer to an unknown command: they have the owner token
-// in them, with which anybody could release the lock.
-func tame(err error) error {
-	text, _, found := strings.Cut(err.Error(), ", with args beginning with")
-	if len(text) > longestReply {
-		text, found = strings.ToValidUTF8(text[:longestReply], "")+"...", true
+func cut(text string) string {
+	if len(text) <= longestReply {
+		return text
 	}
-	if !found {
+	return strings.ToValidUTF8(text[:longestReply], "") + "..."
+}
+
+// tamed is an error with a text of its own, without what must not be repeated of the error's.
+type tamed struct {
+	text string
+	err  error
+}
+
+func (e *tamed) Error() string { return e.text }
+
+func (e *tamed) Unwrap() error { return e.err }
+
+// tame cuts an error reply that is long, the place in a script off that it came from, and the arguments off the answer to
+// an unknown command: they have the owner token in them, with which anybody could release the lock. A server without a
+// login answers a long request as such, and any other one with NOAUTH.
+func tame(err error) error {
+	text, _, _ := strings.Cut(err.Error(), ", with args beginning with")
+	text = strings.ReplaceAll(text, "\n", "; ") // of several sentinels
+	text = afterScripted.ReplaceAllString(beforeScripted.ReplaceAllString(text, ""), "")
+	if strings.HasPrefix(text, "ERR Protocol error: unauthenticated ") {
+		text = "NOAUTH Authentication required."
+	}
+	if text = cut(text); text == err.Error() {
 		return err
 	}
-	return replyError(text)
+	return &tamed{text, err}
 }

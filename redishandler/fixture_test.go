@@ -5,6 +5,7 @@ package redishandler_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -118,6 +119,7 @@ func requireUnavailable(t *testing.T, err error, text string) {
 	t.Helper()
 	require.ErrorContains(t, err, text)
 	require.True(t, loki.IsUnavailable(err), "%v is not taken for an outage", err)
+	requireWords(t, err)
 }
 
 // requireMistake demands an error that must not make a Locker fall back.
@@ -125,6 +127,17 @@ func requireMistake(t *testing.T, err error, text string) {
 	t.Helper()
 	require.ErrorContains(t, err, text)
 	require.False(t, loki.IsUnavailable(err), "%v is taken for an outage", err)
+	requireWords(t, err)
+}
+
+// requireWords demands what holds of the text of every error: it names the package, once a line, and no place in a script.
+func requireWords(t *testing.T, err error) {
+	t.Helper()
+	for line := range strings.Lines(err.Error()) {
+		require.Equal(t, 1, strings.Count(line, "redishandler: "), line)
+	}
+	require.NotContains(t, err.Error(), ", on @user_script:")
+	require.NotContains(t, err.Error(), "(call to f_")
 }
 
 // calls are the operations that answer about a claim, for what has to be so in each.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,7 +27,7 @@ type Client interface {
 
 // Handler is a [loki.LockHandler] that keeps claims in Redis, with every capability: [loki.Granter], [loki.Extender],
 // [loki.Notifier], [loki.Inspector] and [loki.Validator]. It is safe for concurrent use, and holds no state between
-// calls but who listens.
+// calls but who listens, and whose replica its server was.
 type Handler struct {
 	client   Client
 	naming   naming
@@ -37,6 +38,12 @@ type Handler struct {
 	batches   batcher
 	listeners *listeners // nil if the client cannot subscribe
 	waking    string     // the command by which the scripts wake listeners
+
+	master struct { // whose replica the server is
+		sync.Mutex
+		asked   time.Time
+		address string
+	}
 }
 
 // New returns a Handler that uses client, which stays the caller's: it is never closed or reconfigured.

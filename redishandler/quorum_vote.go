@@ -52,7 +52,7 @@ func (v Vote) String() string {
 		s += fmt.Sprintf(" (%q)", v.HeldBy.ID)
 	}
 	if v.Err != nil {
-		s += ": " + v.Err.Error()
+		s += ": " + strings.TrimPrefix(v.Err.Error(), prefix) // the error of the whole has it
 	}
 	return s
 }

@@ -50,7 +50,7 @@ func TestLockerReleasesAClaimWhoseWaitWasRefused(t *testing.T) {
 			t.Error("it ran")
 			return nil
 		})
-	requireMistake(t, err, "WAIT if WithReplicaAck is used")
+	requireMistake(t, err, "may not run WAIT (NOPERM): run ACL SETUSER locks +wait")
 	f.eventuallyFree("loki:{k}")
 }
 

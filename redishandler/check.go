@@ -17,8 +17,8 @@ import (
 // in it besides.
 var ErrAdvice = errors.New("redishandler: advice")
 
-// checkLimit bounds a check: go-redis by default waits for a silent server for half a minute.
-const checkLimit = 10 * time.Second
+// checkTimeout is what a check takes at most: a service that starts gives it the context that it runs with, which may not end.
+const checkTimeout = 10 * time.Second
 
 var (
 	//go:embed lua/check.lua
@@ -43,7 +43,8 @@ var (
 //	}
 //
 // A server that cannot answer now is an error too, for which [loki.IsUnavailable] is true unless there are faults: whether
-// that is a reason not to start is the caller's to say. ctx bounds all of it, and ten seconds do. The client stays open.
+// that is a reason not to start is the caller's to say. All of it takes ten seconds at most, and no longer than ctx lasts. The
+// client stays open.
 func Check(ctx context.Context, client Client, opts ...Option) error {
 	h := New(client, opts...)
 	if err := h.Validate(); err != nil {
@@ -69,6 +70,7 @@ func CheckQuorum[C Client](ctx context.Context, clients []C, opts ...Option) err
 
 // findings is what a check has found so far. It is safe for concurrent use.
 type findings struct {
+	begun                   time.Time
 	mu                      sync.Mutex
 	faults, outages, advice []error
 }
@@ -101,7 +103,6 @@ func (f *findings) fail(err error) {
 // within runs look, and reports a server that has not answered when ctx ends. It returns false then. A go-redis client by
 // default heeds no context in the middle of a command.
 func (f *findings) within(ctx context.Context, server string, look func()) bool {
-	begun := time.Now()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -114,15 +115,15 @@ func (f *findings) within(ctx context.Context, server string, look func()) bool 
 		}
 	case <-ctx.Done():
 	}
-	f.fail(fmt.Errorf("redishandler: no answer to the check within %v from %s: %w", time.Since(begun).Round(time.Millisecond), server, ctx.Err()))
+	f.fail(fmt.Errorf("redishandler: no answer to the check within %v from %s: %w", time.Since(f.begun).Round(time.Millisecond), server, ctx.Err()))
 	return false
 }
 
-// found returns what look finds within checkLimit.
+// found returns what look finds within checkTimeout.
 func found(ctx context.Context, look func(context.Context, *findings)) error {
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	f := &findings{begun: time.Now()}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	f := &findings{}
 	look(ctx, f)
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -4,6 +4,7 @@ package redishandler_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"slices"
@@ -183,6 +184,22 @@ func TestALoginThatIsMissingIsOneErrorHoweverItIsSaid(t *testing.T) {
 	_, err := handler.Lock(t.Context(), claim("k", time.Minute))
 	requireMistake(t, err, "NOAUTH")
 	require.True(t, redis.IsAuthError(err))
+}
+
+func TestACallOverTLSOfAServerWithoutSaysSo(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t, func(o *redis.Options) { o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12} })
+	locker, err := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(redishandler.New(client)).Build()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, locker.Close(context.WithoutCancel(t.Context()))) }()
+	var last error
+	require.Eventually(t, func() bool { // a busy machine may take longer than a call may
+		last = locker.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { return nil })
+		return last != nil && strings.Contains(last.Error(), "does not speak TLS at this port")
+	}, failoverPatience, time.Millisecond)
+	requireMistake(t, last, server.Addr())
+	require.NotErrorIs(t, last, loki.ErrUnavailable)
 }
 
 func TestACallOfAReplicaNamesItsMaster(t *testing.T) {

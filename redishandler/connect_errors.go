@@ -70,6 +70,24 @@ func speaksPlainly(ctx context.Context, client Client) bool {
 	return err == nil && (first[0] == '+' || first[0] == '-') // TLS has an alert, or the end
 }
 
+// errNoTLS is the cause with which [Handler.unlessPlain] ends a context.
+var errNoTLS = errors.New("no TLS")
+
+// unlessPlain returns a context that ends with errNoTLS if the server turns out to answer without TLS to a client that is for
+// TLS. It is for a request that is repeated since there was no answer.
+func (h *Handler) unlessPlain(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c, ok := h.client.(*redis.Client); !ok || c.Options().TLSConfig == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		if speaksPlainly(ctx, h.client) {
+			cancel(errNoTLS)
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
 // isReplica says that the client's server is a replica, and whose, if master is not empty.
 func isReplica(client Client, master string) string {
 	if address(client) == "" {

@@ -42,8 +42,16 @@ func (e *evaluator) run(ctx context.Context, s script, key string, args ...any) 
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}
+	if e.repeated {
+		var cancel context.CancelFunc
+		ctx, cancel = e.handler.unlessPlain(ctx)
+		defer cancel()
+	}
 	cmd := s.run(ctx, e, e.handler.naming.keys(key), args...)
 	if err := cmd.Err(); err != nil {
+		if context.Cause(ctx) == errNoTLS { //nolint:errorlint // the very one
+			return failed(ctx, errors.New(prefix+noTLS(e.handler.server())))
+		}
 		e.handler.lookAgain(ctx, err)
 		cmd = failed(ctx, e.handler.starved(ctx, key, err))
 	}

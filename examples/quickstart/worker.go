@@ -83,15 +83,15 @@ func (w *worker) awaitRenewal(ctx context.Context, store string) error {
 	}
 }
 
-// awaitPrimary takes a lock of its own until the primary grants it: a Locker may need a moment to notice that it is there.
+// awaitPrimary acquires the job's lock until the primary grants it: a Locker may need a moment to notice for this key that
+// the primary is back.
 func (w *worker) awaitPrimary(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 10*expiry, fmt.Errorf("%s never got a lock from the primary", w.name))
 	defer cancel()
 	for {
 		var o loki.Outcome
-		err := w.locker.ExecuteWithinLock(ctx, expiry, func(context.Context) error { return nil },
-			loki.WithResource(w.name), loki.WithOutcome(&o))
-		if err != nil || o.Store == "primary" {
+		err := w.locker.ExecuteWithinLock(ctx, expiry, func(context.Context) error { return nil }, loki.WithOutcome(&o))
+		if loki.IgnoreBusy(err) != nil || o.Store == "primary" {
 			return err
 		}
 		if err := work(ctx, 20*time.Millisecond); err != nil {

@@ -157,6 +157,7 @@ func (w *world) play(ctx context.Context) error {
 			w.breach("the %s still holds %.8s…, %v after everybody had closed", storeNames[i], token, w.now()-closed)
 		}
 	}
+	time.Sleep(time.Minute) // the last repetition of a release may have been sent just now
 	synctest.Wait()
 	return nil
 }

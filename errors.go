@@ -296,3 +296,21 @@ func IsUnavailable(err error) bool {
 	_, network := errors.AsType[net.Error](err) // context.DeadlineExceeded is one
 	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
+
+// markedNotSent is how NotSent marks an error. It adds no words of its own.
+type markedNotSent struct{ error }
+
+func (m markedNotSent) Unwrap() error { return m.error }
+
+// NotSent marks a handler's error of a request that never left the process: no connection could be made, or none was free in
+// time. The request cannot have recorded, renewed or released anything, and will not do so later, so the Locker rolls nothing
+// back for it. The mark implies [Unavailable].
+//
+// Only a handler that is certain marks an error: a request that may have been written to a connection, even in part, is
+// unknown. The error's text stays as it is. NotSent(nil) is nil.
+func NotSent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return markedNotSent{Unavailable(err)}
+}

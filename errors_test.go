@@ -52,6 +52,17 @@ func TestIsUnavailable(t *testing.T) {
 	}
 }
 
+// An error of a request that was not sent is an outage of its store, and still the error that it was.
+func TestNotSent(t *testing.T) {
+	require.NoError(t, loki.NotSent(nil))
+	full := errors.New("the pool is full")
+	err := loki.NotSent(full)
+	require.ErrorIs(t, err, full)
+	require.EqualError(t, err, full.Error())
+	require.True(t, loki.IsUnavailable(err))
+	require.True(t, loki.IsUnavailable(fmt.Errorf("wrapped: %w", err)))
+}
+
 // alert returns what a client gets that a server refuses in the handshake.
 func alert(t *testing.T, server *tls.Config) error {
 	t.Helper()

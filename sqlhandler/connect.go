@@ -29,6 +29,7 @@ func (a *attempt) connect() (*sql.Conn, error) {
 	close(opened)
 	a.holds.Store(err == nil)
 	if err == nil {
+		a.sent = true
 		_ = conn.Raw(func(c any) error { a.conn = c; return nil })
 		if a.traffic.isFresh(a.conn) {
 			a.idled.Store(false)

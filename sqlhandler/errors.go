@@ -32,7 +32,7 @@ func (h *Handler) do(ctx context.Context, op, key string, call func() error) err
 	if err := h.Validate(); err != nil {
 		return err
 	}
-	return h.explain(ctx, op, key, h.repeat(ctx, op, call))
+	return h.explain(ctx, op, key, true, h.repeat(ctx, op, call))
 }
 
 // attempt is do for a statement that is sent for a claim, in its turn; see [traffic]. What call returns beside an error
@@ -42,7 +42,7 @@ func (h *Handler) attempt(ctx context.Context, op string, c loki.Claim, check fu
 		return loki.Grant{}, err
 	}
 	if err := check(c); err != nil {
-		return loki.Grant{}, h.explain(ctx, op, c.Key, err)
+		return loki.Grant{}, h.explain(ctx, op, c.Key, true, err) // it was not sent, but it is no outage
 	}
 	a, err := h.traffic.begin(ctx, op, c)
 	if err == nil && !a.answered {
@@ -52,9 +52,9 @@ func (h *Handler) attempt(ctx context.Context, op string, c loki.Claim, check fu
 		}))
 	}
 	if err != nil {
-		return loki.Grant{}, h.explain(ctx, op, c.Key, err)
+		return loki.Grant{}, h.explain(ctx, op, c.Key, a.sent, err)
 	}
-	return a.answer, h.explain(ctx, op, c.Key, nil)
+	return a.answer, h.explain(ctx, op, c.Key, a.sent, nil)
 }
 
 func (h *Handler) repeat(ctx context.Context, op string, call func() error) error {
@@ -79,11 +79,16 @@ func (h *Handler) repeat(ctx context.Context, op string, call func() error) erro
 	return err
 }
 
-// explain says what happened to which key in which table, what to do about it, and whether it is an outage.
-func (h *Handler) explain(ctx context.Context, op, key string, err error) error {
+// explain returns err with what happened to which key in which table, and what to do about it. It marks outages, and with
+// [loki.NotSent] those of a statement that may not have been sent at all.
+func (h *Handler) explain(ctx context.Context, op, key string, sent bool, err error) error {
 	if err == nil {
 		h.answered.Store(true)
 		return nil
+	}
+	unavailable := loki.Unavailable
+	if !sent {
+		unavailable = loki.NotSent
 	}
 	conceal := h.dialect.Conceal
 	if conceal == nil {
@@ -95,10 +100,13 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 		repeated = fmt.Errorf("%w: %s", repeated, conceal(judged).Error())
 	}
 	if ended := ctx.Err(); ended != nil {
-		if errors.Is(repeated, ended) {
+		if !errors.Is(repeated, ended) {
+			repeated = fmt.Errorf("%w: %w", ended, repeated) // the driver reports what became of the connection instead
+		}
+		if sent {
 			return repeated
 		}
-		return fmt.Errorf("%w: %w", ended, repeated) // the driver tells what became of the connection instead
+		return unavailable(repeated)
 	}
 	what := fmt.Sprintf("%s: %s of %q in %s", h.dialect.Name, op, key, h.dialect.Table)
 	if _, advice := h.dialect.Judge(judged); advice != "" {
@@ -106,7 +114,7 @@ func (h *Handler) explain(ctx context.Context, op, key string, err error) error 
 	}
 	told := fmt.Errorf("%s: %w", what, repeated)
 	if v := h.verdict(err); v == Unavailable || v == Broken || v == Again {
-		return loki.Unavailable(told)
+		return unavailable(told)
 	}
 	return told
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
 	"syscall"
 	"testing"
 
@@ -142,8 +143,57 @@ func TestEndedContexts(t *testing.T) {
 		require.ErrorIs(t, err, errBroken, op)
 		require.False(t, loki.IsUnavailable(err), op)
 		require.Len(t, s.sent(), 1, op)
-		require.Equal(t, context.Canceled, send(ctx, h), op)
+		err = send(ctx, h)
+		require.ErrorIs(t, err, context.Canceled, op)
+		require.EqualError(t, err, context.Canceled.Error(), op)
+		require.Equal(t, recordsClaims(op), isNotSent(err), op)
 		require.Len(t, s.sent(), 1, op)
+	}
+}
+
+// isNotSent reports whether err has the mark of [loki.NotSent], which a handler puts around everything else.
+func isNotSent(err error) bool {
+	return reflect.TypeOf(err) == reflect.TypeOf(loki.NotSent(io.EOF))
+}
+
+// recordsClaims reports whether an operation may change what stands in the table. Only there the mark matters.
+func recordsClaims(op string) bool { return op != "inspect" && op != "history" }
+
+// A statement that had no connection has changed nothing. One that had a connection may have, also when the driver asks for
+// another connection, and a permanent error is not an outage.
+func TestStatementsThatWereNotSentAreMarked(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for name, c := range map[string]struct {
+		dial, answer error // of the second connection, where the first one has an answer
+		sent         bool
+		unavailable  bool
+	}{
+		"no connection":               {dial: refused, unavailable: true},
+		"login refused":               {dial: errNoRights},
+		"broken, then no connection":  {dial: refused, answer: errBroken, sent: true, unavailable: true},
+		"died in the pool, then none": {dial: refused, answer: driver.ErrBadConn, sent: true, unavailable: true},
+		"lost to another session":     {answer: errLost, sent: true, unavailable: true},
+		"down":                        {answer: errDown, sent: true, unavailable: true},
+		"permanent":                   {answer: errNoRights, sent: true},
+	} {
+		for op, send := range operations {
+			t.Run(name+"/"+op, func(t *testing.T) {
+				h, s := newStub(t, first(100, c.answer))
+				dials := 0
+				s.dial = func(context.Context) error {
+					if dials++; dials == 1 && c.answer != nil {
+						return nil
+					}
+					return c.dial
+				}
+				s.db.SetMaxIdleConns(-1)
+				err := send(t.Context(), h)
+				require.Error(t, err)
+				require.Equal(t, c.sent, len(s.sent()) > 0)
+				require.Equal(t, c.unavailable, loki.IsUnavailable(err), "%v", err)
+				require.Equal(t, c.unavailable && !c.sent && recordsClaims(op), isNotSent(err), "%v", err)
+			})
+		}
 	}
 }
 

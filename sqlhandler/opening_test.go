@@ -75,6 +75,7 @@ func TestAConnectionThatIsNotReadyIsExplained(t *testing.T) {
 			require.ErrorContains(t, err, "no connection to the server was ready within 950ms: dial, TLS and login had not ended")
 			require.ErrorContains(t, err, "no handshake: context deadline exceeded: "+cause.Error())
 			require.Equal(t, errors.Is(cause, errDown), loki.IsUnavailable(err), "%v", err)
+			require.Equal(t, errors.Is(cause, errDown), isNotSent(err), "%v", err)
 		}
 	})
 }

@@ -76,6 +76,7 @@ type attempt struct {
 	started  chan struct{} // closed once it has had a slot
 	since    time.Time     // when that was
 	ended    chan struct{} // closed when it has ended
+	sent     bool          // whether it has had a connection: what a driver says of a statement afterwards is not relied on
 	answered bool          // whether it was answered
 	answer   loki.Grant    // with what
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lokilock/loki/internal/jitter"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // A primary that is down must not make every call slow: after a failure it is asked less. These are the pauses between
@@ -45,7 +45,7 @@ func (h *health) bypassed() {
 
 // probeLater sets the next probe of a key that failed. It is called with mu held.
 func (h *health) probeLater(ctx context.Context, key string, f *failure) {
-	f.timer = time.AfterFunc(jitter.Around(f.pause), func() { h.probe(ctx, key, f) })
+	f.timer = time.AfterFunc(retry.Around(f.pause), func() { h.probe(ctx, key, f) })
 	f.pause = min(2*f.pause, BreakerMaxPause)
 }
 

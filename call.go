@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // repeatFraction is the part of a call's time after which a call that has had no answer is made again. The connection
@@ -151,7 +153,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 }
 
 func untilEnd(ends time.Time) time.Duration {
-	return max(ceilMillisecond(time.Until(ends)), time.Millisecond)
+	return max(retry.CeilMillisecond(time.Until(ends)), time.Millisecond)
 }
 
 // moreTelling returns the error that says more about why there is no answer: a permanent error before an outage, and

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lokilock/loki/internal/jitter"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 var errOver = errors.New("the lease was over already; a longer expiry leaves a slow store more time")
@@ -171,7 +171,7 @@ func (l *Locker) mirrorFirst(ctx context.Context, ls *Lease, r request) error {
 		if left := min(time.Until(refusedUntil), time.Until(ls.end)); left <= refusedPause*5/4 {
 			return l.yield(ctx, ls, refusedBy)
 		}
-		if !sleep(ctx, refusedPause+jitter.UpTo(refusedPause/4)) {
+		if !retry.Sleep(ctx, refusedPause+retry.UpTo(refusedPause/4)) {
 			return newEndedError(ctx, r.key)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lokilock/loki/internal/jitter"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 const (
@@ -133,7 +133,7 @@ func (l *Locker) mirrorDropped(ls *Lease) {
 
 // mirrorAgain is called with ls.mu held.
 func (l *Locker) mirrorAgain(ls *Lease, pause time.Duration) {
-	pause += jitter.UpTo(pause / 4)
+	pause += retry.UpTo(pause / 4)
 	if ls.mirroring.timer == nil {
 		ls.mirroring.timer = time.AfterFunc(pause, func() { l.mirrorWrite(ls) })
 		return

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lokilock/loki/internal/jitter"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // The pauses between two tries to record an occurrence in a store that failed, and for how long it is tried.
@@ -190,7 +190,7 @@ func (p *pendingRecord) write() bool {
 	if time.Now().Add(p.pause).After(p.until) {
 		return false
 	}
-	pause := jitter.Around(p.pause)
+	pause := retry.Around(p.pause)
 	p.pause *= 2
 	time.AfterFunc(pause, func() { p.write() })
 	return false

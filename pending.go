@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // MaxPendingReleases is how many claims of one Locker may wait for another try at their release at once: those whose
@@ -128,7 +130,7 @@ func (p *pendingRelease) afterLeft() {
 func (p *pendingRelease) ask() (a answer, kept bool) {
 	if left := time.Until(p.keep); !p.keep.IsZero() && left > 0 {
 		c := p.claim
-		c.Expiry = ceilMillisecond(left)
+		c.Expiry = retry.CeilMillisecond(left)
 		a = p.store.extend(p.ctx, c, p.limit)
 		if a.err != nil || a.Held || p.store.extends() {
 			if forgets := a.sent.Add(p.limit + c.Expiry); a.records && forgets.After(p.forgets) {
@@ -180,11 +182,4 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-func ceilMillisecond(d time.Duration) time.Duration {
-	if rest := d % time.Millisecond; rest > 0 {
-		d += time.Millisecond - rest
-	}
-	return d
 }

@@ -42,7 +42,7 @@ const handlerRule = "a handler imports the core and its own driver, and does not
 // rooms is the map of the module. The root is "loki", everything else goes by its folder.
 var rooms = map[string]room{
 	"loki": {
-		imports: []string{"internal/jitter"},
+		imports: []string{"internal/retry"},
 		tests:   []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlxModule},
 		rule:    "the core imports no handler and no driver: it does not know any store",
 	},
@@ -53,7 +53,7 @@ var rooms = map[string]room{
 		tests:   []string{"migrations"},
 		rule:    handlerRule,
 	},
-	"memhandler": {imports: []string{"loki"}, rule: handlerRule},
+	"memhandler": {imports: []string{"loki", "internal/retry"}, rule: handlerRule},
 	"migrations": {
 		imports: []string{"internal/mssqlname", "internal/mssqltable", goMSSQL},
 		tests:   []string{"mssqlhandler", sqlxModule},
@@ -62,9 +62,9 @@ var rooms = map[string]room{
 	"lokitest":            {imports: []string{"loki"}, rule: "the suite imports the core alone, and is the same for every handler"},
 	"internal/mssqlname":  {rule: "names become T-SQL without anybody's help"},
 	"internal/mssqltable": {imports: []string{"internal/mssqlname"}, rule: "what a table has to look like is told by names and the catalog, and nothing of locks"},
-	"internal/jitter":     {rule: "jitter is made of numbers and the time"},
+	"internal/retry":      {rule: "pauses are made of numbers and the time"},
 	"internal/simulation": {
-		imports: []string{"loki", "lokitest", "memhandler", "internal/jitter"},
+		imports: []string{"loki", "lokitest", "memhandler", "internal/retry"},
 		rule:    "a simulation plays the core on stores in memory",
 	},
 	"internal/redistest":  {imports: []string{goRedis}, rule: "a Redis server for tests knows its client, and nothing of locks"},

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lokilock/loki/internal/jitter"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // The pauses between two tries of a waiter, all jittered so that waiters do not march in step.
@@ -81,7 +81,7 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		case ctx.Err() != nil:
 			return nil, l.waitEnded(ctx, r.key)
 		case isCutShort(err) && l.gate.known(r.key) != nil: // no news of the holder
-			poll.Reset(jitter.Around(pause))
+			poll.Reset(retry.Around(pause))
 			continue
 		case !ok || over():
 			return nil, err
@@ -95,13 +95,13 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 			}
 		}
 		if frees == nil {
-			poll.Reset(jitter.Around(pause))
+			poll.Reset(retry.Around(pause))
 			pause = min(pause*3/2, maxPollPause)
 			continue
 		}
-		next := jitter.Around(recheckPause)
+		next := retry.Around(recheckPause)
 		if left := busy.Holder.Left; left > 0 && left < next { // the holder may have crashed
-			next = left + expirySlack + jitter.UpTo(expirySlack)
+			next = left + expirySlack + retry.UpTo(expirySlack)
 		}
 		poll.Reset(next)
 	}
@@ -126,15 +126,3 @@ func untilLimit(limit time.Time) time.Duration {
 }
 
 const noLimit = time.Duration(1<<63 - 1)
-
-// sleep reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 const (
@@ -120,7 +121,7 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 		return false, nil
 	}
 	if c.Mirrored {
-		r.released, r.releasedUntil = c.Token, now.Add(wholeMilliseconds(c.Expiry))
+		r.released, r.releasedUntil = c.Token, now.Add(retry.CeilMillisecond(c.Expiry))
 	}
 	h.end(r, now)
 	if !c.Quiet {
@@ -172,12 +173,4 @@ func check(ctx context.Context, c loki.Claim) error {
 		return fmt.Errorf("memhandler: the expiry of the claim of %q is %v, it must be positive", c.Key, c.Expiry)
 	}
 	return nil
-}
-
-// wholeMilliseconds rounds up, as a store does whose expiry is a number of milliseconds.
-func wholeMilliseconds(d time.Duration) time.Duration {
-	if rest := d % time.Millisecond; rest > 0 && d <= math.MaxInt64-time.Millisecond {
-		return d - rest + time.Millisecond
-	}
-	return d
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // sweepPerCall is how many records that are due one call moves on. A call adds one at most, so two would keep up; the
@@ -84,7 +85,7 @@ func (h *Handler) renew(r *record, c loki.Claim, now time.Time) {
 // hold writes c into r. Those who wait for the expiry of the claim in it, be it c's own or a superseded one, are told
 // if c's is earlier.
 func (h *Handler) hold(r *record, c loki.Claim, now time.Time) {
-	due := now.Add(wholeMilliseconds(c.Expiry))
+	due := now.Add(retry.CeilMillisecond(c.Expiry))
 	if r.claim.Token != "" && due.Before(r.due) {
 		h.tell(r.key)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // nemesis carries a schedule out.
@@ -33,7 +34,7 @@ func (n *nemesis) run(ctx context.Context, faults []fault) error {
 	slices.SortStableFunc(steps, func(a, b step) int { return int(a.at - b.at) })
 	begun := map[int]bool{}
 	for _, s := range steps {
-		wait(ctx, s.at-(monotonic()-n.book.origin))
+		retry.Sleep(ctx, s.at-(monotonic()-n.book.origin))
 		if s.begins && ctx.Err() != nil || !s.begins && !begun[s.fault.id] {
 			continue
 		}
@@ -135,14 +136,4 @@ func (n *nemesis) met(f fault) []*member {
 		return n.fleet
 	}
 	return n.fleet[f.worker-1 : f.worker]
-}
-
-// wait returns after d, or when ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // The orders that a worker takes on its standard input, each followed by the name of a store.
@@ -57,7 +59,7 @@ func (p *pool) hold(ctx context.Context) {
 					<-ctx.Done()
 					return nil
 				})
-				wait(ctx, holdPause)
+				retry.Sleep(ctx, holdPause)
 			}
 		}()
 	}

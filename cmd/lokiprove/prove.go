@@ -13,6 +13,7 @@ import (
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
 	"github.com/lokilock/loki/internal/faultproxy"
 	"github.com/lokilock/loki/internal/redistest"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 const (
@@ -52,16 +53,16 @@ func prove(ctx context.Context, tb redistest.TB, s settings, faults []fault, out
 	if err := n.run(ctx, faults); err != nil {
 		return nil, err
 	}
-	wait(ctx, s.length-tail*s.expiry-(monotonic()-b.origin))
+	retry.Sleep(ctx, s.length-tail*s.expiry-(monotonic()-b.origin))
 	if ctx.Err() == nil {
 		b.write(referee.Record{What: referee.Healed})
-		wait(ctx, tail*s.expiry)
+		retry.Sleep(ctx, tail*s.expiry)
 	}
 	stopProgress()
 
 	late := context.WithoutCancel(ctx)
 	endFleet(late, fleet)
-	wait(late, s.away()+expiryGrace)
+	retry.Sleep(late, s.away()+expiryGrace)
 	left, err := st.leftovers(late, key)
 	if err != nil {
 		return nil, err

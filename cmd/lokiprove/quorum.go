@@ -13,6 +13,7 @@ import (
 
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
 	"github.com/lokilock/loki/internal/redistest"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // voter is one server of a quorum.
@@ -54,7 +55,7 @@ func (v *voter) restart(tb redistest.TB) { patiently(tb, func(tb redistest.TB) {
 // restartEmpty brings it back with nothing, and not before it has been away for long enough: the schedule leaves time for
 // that, but a proof that is interrupted, or a step before this one that took long, does not.
 func (v *voter) restartEmpty(ctx context.Context, tb redistest.TB, away time.Duration) error {
-	wait(context.WithoutCancel(ctx), v.died+away-monotonic())
+	retry.Sleep(context.WithoutCancel(ctx), v.died+away-monotonic())
 	if err := errors.Join(os.RemoveAll(v.dir), os.Mkdir(v.dir, 0o700)); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
+	"github.com/lokilock/loki/internal/retry"
 	"github.com/lokilock/loki/mssqlhandler"
 	"github.com/lokilock/loki/redishandler"
 )
@@ -64,7 +65,7 @@ func workerMain(config string) int {
 		}()
 		for call := 1; ctx.Err() == nil; call++ {
 			w.call(ctx, call)
-			w.pause(ctx, w.upTo(0.4))
+			retry.Sleep(ctx, w.upTo(0.4))
 		}
 		closing, stop := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 		defer stop()
@@ -157,7 +158,7 @@ func (w *worker) call(quit context.Context, number int) {
 	err := w.locker.ExecuteWithinLock(ctx, w.Expiry, func(ctx context.Context) error {
 		lease, _ := loki.LeaseFromContext(ctx)
 		w.tell(referee.Record{What: referee.Ran, Call: number, Store: out.Store, Fence: lease.Fence()})
-		w.pause(ctx, works)
+		retry.Sleep(ctx, works)
 		ended := referee.Record{What: referee.Ended, Call: number}
 		var err error
 		if fails {
@@ -229,15 +230,6 @@ func (w *worker) tell(r referee.Record) {
 // upTo is a random part of a number of expiries.
 func (w *worker) upTo(expiries float64) time.Duration {
 	return time.Duration(w.rand.Float64() * expiries * float64(w.Expiry))
-}
-
-func (w *worker) pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // silence keeps go-redis from writing about each connection that broke: that they do is the point.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/retry"
 	"github.com/lokilock/loki/lokitest"
 )
 
@@ -198,7 +199,7 @@ func (p *process) perform(c Call) {
 	err := p.locker.ExecuteWithinLock(ctx, p.world.schedule.Expiry, func(ctx context.Context) error {
 		r = p.begin(ctx)
 		p.world.tell("%s runs", p.name)
-		sleep(ctx, c.Works)
+		retry.Sleep(ctx, c.Works)
 		p.endRun() // however long fn is deaf: the lock ends with its context, and so does the promise
 		cause = context.Cause(ctx)
 		if ctx.Err() != nil && c.Deaf > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // detected is how long an overlap under MirrorAsync may go on while every instance reaches the secondary. A mirror write
@@ -26,7 +27,7 @@ func (w *world) settles() time.Duration {
 
 // audit looks at the stores, now and then, until ctx ends.
 func (w *world) audit(ctx context.Context) {
-	for sleep(ctx, 487*time.Millisecond) {
+	for retry.Sleep(ctx, 487*time.Millisecond) {
 		for at, s := range w.stores {
 			token, held := s.holds(ctx)
 			if !held {

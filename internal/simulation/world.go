@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
-	"github.com/lokilock/loki/internal/jitter"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // key is the one lock of every simulation.
@@ -59,7 +59,7 @@ func Play(t *testing.T, s Schedule, telling bool) Result {
 	t.Helper()
 	var result Result
 	synctest.Test(t, func(t *testing.T) {
-		defer jitter.Replay(s.Seed)()
+		defer retry.Replay(s.Seed)()
 		w := &world{schedule: s, stores: [2]*store{newStore(), newStore()}, start: time.Now(), telling: telling, ended: make(map[string]ended)}
 		if err := w.play(t.Context()); err != nil {
 			t.Fatal(err)
@@ -242,17 +242,5 @@ func (w *world) requireLively(ctx context.Context) {
 		case out.Store != storeNames[primary]:
 			w.breach("%s had the lock from the %s although all was well", p.name, out.Store)
 		}
-	}
-}
-
-// sleep reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

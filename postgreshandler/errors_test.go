@@ -206,7 +206,7 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		h, s := newStub(t, always(granted(1), nil))
-		require.Equal(t, context.Canceled, send(ctx, h), op)
+		require.ErrorIs(t, send(ctx, h), context.Canceled, op)
 		require.Empty(t, s.sent())
 	}
 }

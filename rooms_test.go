@@ -39,10 +39,12 @@ type room struct {
 
 const handlerRule = "a handler imports the core and its own driver, and does not know another handler"
 
+const mechanismRule = "a mechanism knows nothing of locks"
+
 // rooms is the map of the module. The root is "loki", everything else goes by its folder.
 var rooms = map[string]room{
 	"loki": {
-		imports: []string{"internal/retry"},
+		imports: []string{"internal/agenda", "internal/eventqueue", "internal/fanout", "internal/retry", "internal/turns"},
 		tests:   []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlxModule},
 		rule:    "the core imports no handler and no driver: it does not know any store",
 	},
@@ -62,7 +64,11 @@ var rooms = map[string]room{
 	"lokitest":            {imports: []string{"loki"}, rule: "the suite imports the core alone, and is the same for every handler"},
 	"internal/mssqlname":  {rule: "names become T-SQL without anybody's help"},
 	"internal/mssqltable": {imports: []string{"internal/mssqlname"}, rule: "what a table has to look like is told by names and the catalog, and nothing of locks"},
-	"internal/retry":      {rule: "pauses are made of numbers and the time"},
+	"internal/agenda":     {rule: mechanismRule},
+	"internal/eventqueue": {rule: mechanismRule},
+	"internal/fanout":     {rule: mechanismRule},
+	"internal/retry":      {rule: mechanismRule},
+	"internal/turns":      {rule: mechanismRule},
 	"internal/simulation": {
 		imports: []string{"loki", "lokitest", "memhandler", "internal/retry"},
 		rule:    "a simulation plays the core on stores in memory",

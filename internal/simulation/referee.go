@@ -13,9 +13,9 @@ import (
 
 // detected is how long an overlap under MirrorAsync may go on while every instance reaches the secondary. A mirror write
 // that was given to a link when it was broken has its expiry to come back, is due again after a third of that, and is
-// refused for the grace, or for twice that if the row is about to expire.
+// refused for the grace, or for twice that if the record is about to expire.
 func (w *world) detected() time.Duration {
-	return w.schedule.Expiry + w.schedule.Expiry/2 + 2*loki.MirrorGrace
+	return w.schedule.Expiry + w.schedule.Expiry/2 + 2*grace
 }
 
 // settles is how long a claim may stay in a store, which can be reached, after its call has returned: the longest pause
@@ -29,21 +29,27 @@ func (w *world) settles() time.Duration {
 func (w *world) audit(ctx context.Context) {
 	for retry.Sleep(ctx, 487*time.Millisecond) {
 		for at, s := range w.stores {
-			token, held := s.holds(ctx)
-			if !held {
-				continue
-			}
-			w.mu.Lock()
-			e, over := w.ended[token]
-			w.mu.Unlock()
-			if !over || e.process.hasCrashed() {
-				continue
-			}
-			since, ok := e.process.wires[at].fineSince()
-			if left := w.now() - max(e.at, since); ok && left > w.settles() {
-				w.breach("%s left a claim in the %s: its call has returned at %v, and the link is fine since %v", e.process.name, storeNames[at], e.at, since)
+			for _, key := range s.locks() {
+				w.auditLock(ctx, at, key)
 			}
 		}
+	}
+}
+
+func (w *world) auditLock(ctx context.Context, at int, key string) {
+	token := w.stores[at].holds(ctx, key)
+	w.mu.Lock()
+	e, over := w.ended[token]
+	w.mu.Unlock()
+	if !over || e.at == never || e.process.hasCrashed() {
+		return
+	}
+	since, ok := e.process.wires[at].fineSince()
+	if left := w.now() - max(e.at, since); ok && left > w.settles() {
+		w.mu.Lock()
+		w.ended[token] = ended{never, e.process} // once is enough
+		w.mu.Unlock()
+		w.breach("%s left a claim of %s in the %s: its call has returned at %v, and the link is fine since %v", e.process.name, key, storeNames[at], e.at, since)
 	}
 }
 
@@ -52,6 +58,7 @@ func (w *world) judge() Result {
 	if w.reaching >= 0 {
 		w.reached = append(w.reached, span{w.reaching, w.now()})
 	}
+	w.noteCalm(false)
 	slices.SortStableFunc(w.runs, func(a, b *run) int { return int(a.start - b.start) })
 	result := Result{Crashes: w.crashes}
 	for i, b := range w.runs {
@@ -59,17 +66,23 @@ func (w *world) judge() Result {
 		if lost {
 			result.Lost++
 		}
-		result.Runs = append(result.Runs, fmt.Sprintf("%s, %v to %v, fence %d, lost %v", b.process.name, b.start, b.end, b.fence, lost))
+		result.Runs = append(result.Runs, fmt.Sprintf("%s, %s, %v to %v, fence %d, lost %v", b.process.name, b.key, b.start, b.end, b.fence, lost))
 		for _, a := range w.runs[:i] {
+			if a.key != b.key {
+				continue
+			}
 			if overlap := (span{b.start, min(a.end, b.end)}); overlap.from < overlap.to {
 				result.Overlaps++
 				w.judgeOverlap(a, b, overlap)
-			} else if a.end <= b.asked && a.fence >= b.fence {
+			} else if a.end <= b.asked && a.fence >= b.fence && b.fence != 0 {
 				w.breach("%s ran from %v on with fence %d, and %s from %v on with fence %d", a.process.name, a.start, a.fence, b.process.name, b.start, b.fence)
 			}
 		}
 	}
-	result.Breaches, result.Story = w.breaches, w.story.String()
+	w.judgeProgress()
+	w.judgeMirrors()
+	w.judgeRecords()
+	result.Breaches, result.Laws, result.Story = w.breaches, w.laws, w.story.String()
 	return result
 }
 
@@ -84,7 +97,7 @@ func (w *world) judgeOverlap(a, b *run, o span) {
 			w.breach("%s and %s ran at once for %v, up to %v, while every instance reached the secondary", a.process.name, b.process.name, length, min(o.to, s.to))
 		}
 	}
-	if o.to-o.from <= 2*loki.MirrorGrace+100*latency { // one ended in the other's grace, when its row might have been a release on its way: an event tells of it
+	if o.to-o.from <= 2*grace+100*latency { // one ended in the other's grace, when its record might have been a release on its way: an event tells of it
 		return
 	}
 	told := errors.Is(a.err, loki.ErrLockLost) || errors.Is(b.err, loki.ErrLockLost) || a.crashed || b.crashed

@@ -23,8 +23,17 @@ type Schedule struct {
 	Seed   uint64
 	Mode   Mode
 	Expiry time.Duration // of every lock
-	Plans  [][]Call      // for each instance, one call after the other
+	Stores [2]Traits     // of the primary and the secondary
+	Plans  [][]Call      // one call after the other: plan i is of instance i%instances, on resource i/instances
 	Events []Event       // in the order of time
+	Ends   string        // the weather in which the instances contend when all is over
+}
+
+// Traits are what a store is like, in fine weather too.
+type Traits struct {
+	Plain     bool          // its handler has the two methods of a LockHandler, and no capability
+	Forgetful bool          // it does not remember released tokens
+	Distance  time.Duration // how much longer than latency a request takes each way, at most
 }
 
 // Call is one call of ExecuteWithinLock.
@@ -97,7 +106,7 @@ func Generate(mode Mode, seed uint64) Schedule {
 		s.Plans = append(s.Plans, plan)
 	}
 	for at := upTo(gap); at < length; at += upTo(gap) {
-		e := Event{At: at, What: link, Instance: everybody, Weather: weathers[r.IntN(len(weathers))].name, salt: r.Uint64()}
+		e := Event{At: at, What: link, Instance: everybody, Weather: weathers[r.IntN(len(weathers)-slow)].name, salt: r.Uint64()}
 		if mode != Alone {
 			e.Store = r.IntN(2)
 		}
@@ -114,7 +123,63 @@ func Generate(mode Mode, seed uint64) Schedule {
 		}
 		s.Events = append(s.Events, e)
 	}
+	s.vary(rand.New(rand.NewPCG(seed, 2)), length, rest, works)
 	return s
+}
+
+// vary gives a schedule what not every one of them has. Its draws are its own: a schedule without any of it is what it
+// would be if there were no such thing.
+func (s *Schedule) vary(r *rand.Rand, length, rest, works time.Duration) {
+	upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) + 1 }
+	oneIn := func(n int) bool { return r.IntN(n) == 0 }
+	odds := 6
+	quiet := oneIn(5)
+	if quiet { // nothing goes wrong but for an instance that crashes: what remains are hand-overs
+		odds = 3
+		s.Events = slices.DeleteFunc(s.Events, func(e Event) bool { return e.What != crash })
+	}
+	if oneIn(odds / 2) {
+		s.Stores[secondary].Distance = 25 * time.Millisecond
+	}
+	for at := range s.Stores {
+		switch r.IntN(odds) {
+		case 0:
+			s.Stores[at].Plain = true
+		case 1:
+			s.Stores[at].Forgetful = true
+		}
+	}
+	if oneIn(3) { // a second resource, which is in less demand
+		for range instances {
+			var plan []Call
+			for at := time.Duration(0); at < length; {
+				c := Call{Pause: upTo(2 * rest), Works: upTo(works)}
+				if oneIn(3) {
+					c.Wait = upTo(3 * s.Expiry)
+				}
+				plan = append(plan, c)
+				at += c.Pause + c.Works/2
+			}
+			s.Plans = append(s.Plans, plan)
+		}
+	}
+	if oneIn(odds - 2) { // over before a conflict is proven
+		for _, plan := range s.Plans {
+			for i := range plan {
+				plan[i].Works = min(plan[i].Works, upTo(100*time.Millisecond))
+			}
+		}
+	}
+	if oneIn(3) { // slow stores rather than broken ones
+		for i := range s.Events {
+			if s.Events[i].What == link && oneIn(2) {
+				s.Events[i].Weather = []string{crawling, cold}[r.IntN(2)]
+			}
+		}
+	}
+	if s.Ends = fine; s.Expiry > time.Second {
+		s.Ends = []string{fine, crawling}[r.IntN(2)]
+	}
 }
 
 // Length is when the last event has happened and the last call is long over.
@@ -155,16 +220,43 @@ func (s Schedule) clone() Schedule {
 // String is the schedule as a person reads it.
 func (s Schedule) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, mode %s, expiry %v\n", s.Seed, s.Mode, s.Expiry)
+	fmt.Fprintf(&b, "seed %d, mode %s, expiry %v, in the end: %s\n", s.Seed, s.Mode, s.Expiry, s.Ends)
+	for at, traits := range s.Stores {
+		if traits != (Traits{}) && (at == primary || s.Mode != Alone) {
+			fmt.Fprintf(&b, "  the %s %v\n", storeNames[at], traits)
+		}
+	}
 	for i, plan := range s.Plans {
 		for _, c := range plan {
-			fmt.Fprintf(&b, "  instance %d: %v\n", i, c)
+			fmt.Fprintf(&b, "  instance %d, %s: %v\n", i%instances, resource(i/instances), c)
 		}
 	}
 	for _, e := range s.Events {
 		fmt.Fprintf(&b, "  %12v  %v\n", e.At, e)
 	}
 	return b.String()
+}
+
+// resource is the key of one of the resources. The first one is the service as a whole.
+func resource(n int) string {
+	if n == 0 {
+		return key
+	}
+	return fmt.Sprintf("%s/%d", key, n)
+}
+
+func (t Traits) String() string {
+	var is []string
+	if t.Plain {
+		is = append(is, "has two methods only")
+	}
+	if t.Forgetful {
+		is = append(is, "does not remember released tokens")
+	}
+	if t.Distance > 0 {
+		is = append(is, fmt.Sprintf("is up to %v away", t.Distance))
+	}
+	return strings.Join(is, " and ")
 }
 
 func (c Call) String() string {

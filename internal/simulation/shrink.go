@@ -25,6 +25,12 @@ func Shrink(s Schedule, budget int, breaks func(Schedule) bool) Schedule {
 			}
 		}
 	}
+	for at := range k.best.Stores {
+		k.try(func(s *Schedule) { s.Stores[at].Plain = false })
+		k.try(func(s *Schedule) { s.Stores[at].Forgetful = false })
+		k.try(func(s *Schedule) { s.Stores[at].Distance = 0 })
+	}
+	k.try(func(s *Schedule) { s.Ends = fine })
 	return k.best
 }
 

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/lokitest"
 )
 
@@ -21,13 +22,28 @@ const (
 
 	fine = "fine"
 
+	hole = "black hole"
+
 	// haunted is a link on which a request can fail and land all the same, when its connection has long gone.
 	haunted = "haunted"
 
 	// dead is a link whose connections have died in silence: a first attempt is swallowed, or lands late, and a second one
 	// gets through over a new connection.
 	dead = "dead connections"
+
+	// crawling is a link to a store that is slow: a request takes up to nine tenths of the time that it is given by default.
+	crawling = "crawling"
+
+	// cold is a link whose connections are slow at first: the first request of each takes longer than the store is given by
+	// default, the others are fast, and a request that is cancelled costs its connection.
+	cold = "cold connections"
 )
+
+// timeouts are the times that the stores are given by default.
+var timeouts = [...]time.Duration{primary: loki.DefaultPrimaryTimeout, secondary: loki.DefaultSecondaryTimeout}
+
+// firstRequest is how long the first request of a connection takes on a link that is cold.
+func firstRequest(at int) time.Duration { return timeouts[at] * 5 / 4 }
 
 // weathers are the states that a link can be in, each by the fault that one call meets with.
 var weathers = []struct {
@@ -47,7 +63,7 @@ var weathers = []struct {
 		f.Err = errDown
 		return f
 	}},
-	{"black hole", func(*rand.Rand) lokitest.Fault {
+	{hole, func(*rand.Rand) lokitest.Fault {
 		return lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}
 	}},
 	{"loses replies", func(r *rand.Rand) lokitest.Fault {
@@ -73,11 +89,22 @@ var weathers = []struct {
 		}
 		return f
 	}},
+	{crawling, clear}, // and see wire.set
+	{cold, clear},     // and see wire.connect
 }
+
+// slow is how many of the weathers, at the end, are those of slow stores. A schedule has them or not: see Schedule.vary.
+const slow = 2
 
 // clear is a call that goes well. It takes time, and its own time, so that what happens has an order.
 func clear(r *rand.Rand) lokitest.Fault {
 	return lokitest.Fault{Before: lokitest.Pause{For: upTo(r, latency)}, After: lokitest.Pause{For: upTo(r, latency)}}
+}
+
+// crawls is a call of a store that is slow, given the time that it has.
+func crawls(r *rand.Rand, timeout time.Duration) lokitest.Fault {
+	slowly := func() lokitest.Pause { return lokitest.Pause{For: timeout/20 + upTo(r, timeout*4/10)} }
+	return lokitest.Fault{Before: slowly(), After: slowly()}
 }
 
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) + 1 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/retry"
 	"github.com/lokilock/loki/lokitest"
 )
 
@@ -21,13 +22,31 @@ type wire struct {
 	mu      sync.Mutex // guards what follows
 	weather string
 	salt    uint64
-	since   time.Duration                // when that set in
-	locking map[string][]context.Context // of claims whose lock is under way, one for each attempt
-	over    map[context.Context]bool     // of calls that have been answered; their attempts share a context
+	since   time.Duration              // when that set in
+	locking map[string][]attemptToLock // of claims whose lock is under way
+	over    map[context.Context]bool   // of calls that have been answered; their attempts share a context
+	fine    []span                     // when the link was fine, without the span that lasts
+	idle    int                        // connections that are warm
 }
 
+// plainWire is a wire whose handler has the two methods that every handler has.
+type plainWire struct{ wire *wire }
+
+func (w plainWire) Lock(ctx context.Context, c loki.Claim) (bool, error) { return w.wire.Lock(ctx, c) }
+func (w plainWire) Release(ctx context.Context, c loki.Claim) error      { return w.wire.Release(ctx, c) }
+
+// handler is what the Locker is given.
+func (w *wire) handler() loki.LockHandler {
+	if w.traits().Plain {
+		return plainWire{w}
+	}
+	return w
+}
+
+func (w *wire) traits() Traits { return w.process.world.schedule.Stores[w.at] }
+
 func newWire(p *process, at int) *wire {
-	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]context.Context), over: make(map[context.Context]bool)}
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]attemptToLock), over: make(map[context.Context]bool)}
 	w.set(fine, uint64(2*p.id+at))
 	return w
 }
@@ -36,16 +55,20 @@ func newWire(p *process, at int) *wire {
 // often that was asked: so that it does not depend on which of two calls at one instant comes first.
 func (w *wire) set(name string, salt uint64) {
 	w.mu.Lock()
-	if w.weather != name {
-		w.since = w.process.world.now()
+	if now := w.process.world.now(); w.weather != name {
+		if w.weather == fine {
+			w.fine = append(w.fine, span{w.since, now})
+		}
+		w.since = now
 	}
-	w.weather, w.salt = name, salt
+	w.weather, w.salt, w.idle = name, salt, 0
 	w.mu.Unlock()
 	type question struct {
 		op     lokitest.Op
-		claim  int
+		claim  uint64
 		second bool
 	}
+	distance := w.traits().Distance
 	var mu sync.Mutex // guards asked
 	asked := make(map[question]uint64)
 	fault := weather(name)
@@ -54,11 +77,20 @@ func (w *wire) set(name string, salt uint64) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked[q]++
-		seed := salt + uint64(op[0])<<56 + uint64(q.claim)<<40
+		seed := salt + uint64(op[0])<<56 + q.claim<<40
 		if q.second {
 			seed++
 		}
-		return fault(rand.New(rand.NewPCG(seed, asked[q])), q.second)
+		r := rand.New(rand.NewPCG(seed, asked[q]))
+		f := fault(r, q.second)
+		if name == crawling {
+			f = crawls(r, timeouts[w.at])
+		}
+		if distance > 0 {
+			f.Before.For += upTo(r, distance)
+			f.After.For += upTo(r, distance)
+		}
+		return f
 	})
 }
 
@@ -69,26 +101,40 @@ func (w *wire) fineSince() (time.Duration, bool) {
 	return w.since, w.weather == fine
 }
 
+// fineDuring reports whether the link was fine all the time.
+func (w *wire) fineDuring(from, to time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.weather == fine && w.since <= max(from, 0) ||
+		slices.ContainsFunc(w.fine, func(s span) bool { return s.from <= max(from, 0) && to <= s.to })
+}
+
 // Lock is Grant told in one word.
 func (w *wire) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 	g, err := w.Grant(ctx, c)
 	return g.Held, err
 }
 
-// Grant is the store's.
+// Grant is the store's, as far as its traits allow.
 func (w *wire) Grant(ctx context.Context, c loki.Claim) (g loki.Grant, err error) {
-	err = w.call(ctx, lokitest.OpLock, c, func() (bool, error) {
+	err = w.call(ctx, lokitest.OpLock, c, func() (answer, error) {
 		g, err = w.faults.Grant(ctx, c)
-		return g.Held, err
+		if w.traits().Forgetful {
+			g.Released = ""
+		}
+		if w.traits().Plain {
+			g = loki.Grant{Held: g.Held}
+		}
+		return answer{held: g.Held, fence: g.Fence, by: g.HeldBy}, err
 	})
 	return g, err
 }
 
 // Extend is the store's.
 func (w *wire) Extend(ctx context.Context, c loki.Claim) (held bool, err error) {
-	err = w.call(ctx, lokitest.OpExtend, c, func() (bool, error) {
+	err = w.call(ctx, lokitest.OpExtend, c, func() (answer, error) {
 		held, err = w.faults.Extend(ctx, c)
-		return held, err
+		return answer{held: held}, err
 	})
 	return held, err
 }
@@ -101,14 +147,21 @@ func (w *wire) Release(ctx context.Context, c loki.Claim) error {
 
 // ReleaseHeld is the store's.
 func (w *wire) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
-	err = w.call(ctx, lokitest.OpRelease, c, func() (bool, error) {
+	err = w.call(ctx, lokitest.OpRelease, c, func() (answer, error) {
 		held, err = w.faults.ReleaseHeld(ctx, c)
-		return held, err
+		return answer{held: held || w.traits().Plain}, err // one that cannot tell says nothing against it
 	})
 	return held, err
 }
 
-func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func() (bool, error)) error {
+// answer is what a store said.
+type answer struct {
+	held  bool
+	fence int64
+	by    loki.Holder // if not held, as far as the process was told
+}
+
+func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func() (answer, error)) error {
 	if w.process.hasCrashed() {
 		return errDown
 	}
@@ -119,22 +172,61 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 		w.returned(ctx, op, c, errDown)
 		return errDown
 	}
-	held, err := ask()
+	a, err := answer{}, w.connect(ctx)
+	if err == nil {
+		a, err = ask()
+		w.disconnect(ctx)
+	}
 	first := w.returned(ctx, op, c, err)
 	if ctx.Err() != nil { // a client sees the end of its context a moment later than the Locker does, and not sometimes earlier
 		time.Sleep(latency / 10)
 	}
-	w.process.isTold(w.at, op, c, sent, held, err, first && ctx.Err() == nil)
+	w.process.isTold(w.at, op, c, sent, a, err, first && ctx.Err() == nil)
 	return err
 }
+
+// connect finds a connection for a request: a warm one, or a new one, whose first request is slow.
+func (w *wire) connect(ctx context.Context) error {
+	w.mu.Lock()
+	if w.weather != cold || w.idle > 0 {
+		w.idle = max(w.idle-1, 0)
+		w.mu.Unlock()
+		return nil
+	}
+	w.mu.Unlock()
+	if !retry.Sleep(ctx, firstRequest(w.at)) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// disconnect keeps a connection warm, unless its request was cancelled.
+func (w *wire) disconnect(ctx context.Context) {
+	if ctx.Err() == nil {
+		w.mu.Lock()
+		w.idle++
+		w.mu.Unlock()
+	}
+}
+
+// attemptToLock is one attempt of a call of Lock.
+type attemptToLock struct {
+	ctx  context.Context
+	sent time.Duration
+}
+
+// soon is how long a request to the secondary is waited for at least before it is given up, whatever the mode, if the
+// caller has the time.
+const soon = 200 * time.Millisecond
 
 // requireOrder sees that the requests of a claim reach the secondary in order: a release that is sent while a lock is under
 // way, and not given up, could overtake it and leave it behind.
 func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
+	now, patient := w.process.world.now(), w.process.isPatient(c.Key)
 	w.mu.Lock()
-	under := slices.ContainsFunc(w.locking[c.Token], func(ctx context.Context) bool { return ctx.Err() == nil })
+	under := slices.ContainsFunc(w.locking[c.Token], func(l attemptToLock) bool { return l.ctx.Err() == nil && patient && now-l.sent < soon })
 	if op == lokitest.OpLock {
-		w.locking[c.Token] = append(w.locking[c.Token], ctx)
+		w.locking[c.Token] = append(w.locking[c.Token], attemptToLock{ctx, now})
 	}
 	w.mu.Unlock()
 	if w.at == secondary && op == lokitest.OpRelease && under {
@@ -152,8 +244,8 @@ func (w *wire) returned(ctx context.Context, op lokitest.Op, c loki.Claim, err e
 	}
 	if err == nil {
 		w.over[ctx] = true
-		w.locking[c.Token] = slices.DeleteFunc(w.locking[c.Token], func(other context.Context) bool { return other == ctx })
-	} else if i := slices.Index(w.locking[c.Token], ctx); op == lokitest.OpLock && i >= 0 {
+		w.locking[c.Token] = slices.DeleteFunc(w.locking[c.Token], func(l attemptToLock) bool { return l.ctx == ctx })
+	} else if i := slices.IndexFunc(w.locking[c.Token], func(l attemptToLock) bool { return l.ctx == ctx }); op == lokitest.OpLock && i >= 0 {
 		w.locking[c.Token] = slices.Delete(w.locking[c.Token], i, i+1)
 	}
 	return true

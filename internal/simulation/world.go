@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/internal/retry"
 )
 
@@ -20,6 +19,7 @@ const key = "job"
 // Result is what came of a schedule.
 type Result struct {
 	Breaches []string // of promises, in the order in which they were noticed
+	Laws     []string // which of them each breaks: a text that is the same for any two breaches of one law
 	Story    string   // what happened, if it was to be told
 
 	Runs     []string // each run of a closure: who, from when to when, with which fence, and whether it lost its lock
@@ -39,12 +39,21 @@ type world struct {
 	processes []*process // the living one of each instance
 	story     strings.Builder
 	breaches  []string
+	laws      []string
 	crashes   int
 	runs      []*run
+	attempts  []*attempt
 	ended     map[string]ended // claims whose call has returned
 	reached   []span           // when every instance reached the secondary
 	reaching  time.Duration    // since when every instance does, negative while one does not
+	calms     []span           // when every instance reached every store, and none of them forgot anything
+	calm      time.Duration    // since when that is so; never is while it is not
 }
+
+const (
+	always = -1000 * time.Hour // since before the story
+	never  = 1000 * time.Hour
+)
 
 // ended is a claim whose call has returned: when, and who made it.
 type ended struct {
@@ -60,7 +69,9 @@ func Play(t *testing.T, s Schedule, telling bool) Result {
 	var result Result
 	synctest.Test(t, func(t *testing.T) {
 		defer retry.Replay(s.Seed)()
-		w := &world{schedule: s, stores: [2]*store{newStore(), newStore()}, start: time.Now(), telling: telling, ended: make(map[string]ended)}
+		start := time.Now()
+		w := &world{schedule: s, stores: [2]*store{newStore(start), newStore(start)}, start: start, telling: telling,
+			ended: make(map[string]ended), calm: always}
 		if err := w.play(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +96,7 @@ func (w *world) breach(format string, args ...any) {
 	w.tell("BREACH: %s", text)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.breaches = append(w.breaches, text)
+	w.breaches, w.laws = append(w.breaches, text), append(w.laws, format)
 }
 
 func (w *world) ran(r *run) {
@@ -98,6 +109,12 @@ func (w *world) over(token string, p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended[token] = ended{w.now(), p}
+}
+
+func (w *world) returned(a *attempt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.attempts = append(w.attempts, a)
 }
 
 // missed reports whether a store did not hold a claim when it was released.
@@ -113,7 +130,7 @@ func (w *world) process(id int) *process {
 
 // play has everybody do what the schedule says, and then sees that all is well again.
 func (w *world) play(ctx context.Context) error {
-	for id := range w.schedule.Plans {
+	for id := range instances {
 		p, err := w.newProcess(ctx, id, 1)
 		if err != nil {
 			return err
@@ -121,11 +138,11 @@ func (w *world) play(ctx context.Context) error {
 		w.processes = append(w.processes, p)
 	}
 	var plans, watchers sync.WaitGroup
-	for id, plan := range w.schedule.Plans {
+	for i, plan := range w.schedule.Plans {
 		plans.Go(func() {
 			for _, c := range plan {
 				time.Sleep(c.Pause)
-				w.process(id).perform(c)
+				w.process(i%instances).perform(resource(i/instances), c)
 			}
 		})
 	}
@@ -139,11 +156,10 @@ func (w *world) play(ctx context.Context) error {
 		}
 	}
 	plans.Wait()
-	if err := w.happens(ctx, Event{What: calm}); err != nil {
+	if err := w.finale(ctx); err != nil {
 		return err
 	}
-	w.requireLively(ctx)
-	for id := range w.schedule.Plans {
+	for id := range instances {
 		if err := w.process(id).locker.Close(ctx); err != nil {
 			return err
 		}
@@ -153,8 +169,10 @@ func (w *world) play(ctx context.Context) error {
 	stop()
 	watchers.Wait()
 	for i, s := range w.stores {
-		if token, held := s.holds(ctx); held && !w.isOfCrashed(token) {
-			w.breach("the %s still holds %.8s…, %v after everybody had closed", storeNames[i], token, w.now()-closed)
+		for _, key := range s.locks() {
+			if token := s.holds(ctx, key); !w.isOfCrashed(token) {
+				w.breach("the %s still holds %.8s… for %s, %v after everybody had closed", storeNames[i], token, key, w.now()-closed)
+			}
 		}
 	}
 	time.Sleep(time.Minute) // the last repetition of a release may have been sent just now
@@ -176,8 +194,10 @@ func (w *world) happens(ctx context.Context, e Event) error {
 	switch e.What {
 	case forget:
 		w.stores[e.Store].forget()
+		w.noteCalm(false)
 	case lose:
 		w.stores[e.Store].lose(ctx)
+		w.noteCalm(false)
 	case crash:
 		old := w.process(e.Instance)
 		old.crash()
@@ -193,7 +213,7 @@ func (w *world) happens(ctx context.Context, e Event) error {
 		w.processes[e.Instance] = p
 		w.mu.Unlock()
 	default:
-		for id := range w.schedule.Plans {
+		for id := range instances {
 			for at, wire := range w.process(id).wires {
 				switch {
 				case e.What == calm:
@@ -208,39 +228,36 @@ func (w *world) happens(ctx context.Context, e Event) error {
 	return nil
 }
 
-// noteReach keeps account of when every instance reaches the secondary.
+// noteReach keeps account of when every instance reaches the secondary, and of when it reaches every store.
 func (w *world) noteReach() {
-	all := w.schedule.Mode != Alone
-	for id := range w.schedule.Plans {
-		if wires := w.process(id).wires; all && len(wires) > secondary {
-			_, all = wires[secondary].fineSince()
+	reach, calm := w.schedule.Mode != Alone, true
+	for id := range instances {
+		for at, wire := range w.process(id).wires {
+			_, ok := wire.fineSince()
+			calm = calm && ok
+			reach = reach && (ok || at != secondary)
 		}
 	}
+	w.noteCalm(calm)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch now := w.now(); {
-	case all && w.reaching < 0:
+	case reach && w.reaching < 0:
 		w.reaching = now
-	case !all && w.reaching >= 0:
+	case !reach && w.reaching >= 0:
 		w.reached = append(w.reached, span{w.reaching, now})
 		w.reaching = -1
 	}
 }
 
-// requireLively sees that, with no fault left, a free key is taken by the next caller within one expiry, through the
-// primary.
-func (w *world) requireLively(ctx context.Context) {
-	time.Sleep(2 * loki.BreakerMaxPause) // the longest that a primary is left alone which is back, and an outage's last request
-	for id := range w.schedule.Plans {
-		p := w.process(id)
-		var out loki.Outcome
-		err := p.locker.ExecuteWithinLock(ctx, w.schedule.Expiry, func(context.Context) error { return nil },
-			loki.WithWait(w.schedule.Expiry+latest), loki.WithOutcome(&out))
-		switch {
-		case err != nil:
-			w.breach("%s could not have the lock although all was well: %v", p.name, err)
-		case out.Store != storeNames[primary]:
-			w.breach("%s had the lock from the %s although all was well", p.name, out.Store)
-		}
+func (w *world) noteCalm(calm bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch now := w.now(); {
+	case calm && w.calm == never:
+		w.calm = now
+	case !calm && w.calm != never:
+		w.calms = append(w.calms, span{w.calm, now})
+		w.calm = never
 	}
 }

@@ -55,7 +55,7 @@ var rooms = map[string]room{
 		tests:   []string{"migrations"},
 		rule:    handlerRule,
 	},
-	"memhandler": {imports: []string{"loki", "internal/retry"}, rule: handlerRule},
+	"memhandler": {imports: []string{"loki", "internal/fanout", "internal/retry"}, rule: handlerRule},
 	"migrations": {
 		imports: []string{"internal/mssqlname", "internal/mssqltable", goMSSQL},
 		tests:   []string{"mssqlhandler", sqlxModule},

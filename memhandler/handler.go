@@ -1,8 +1,7 @@
 package memhandler
 
-// This file is the handler: each method is one look at one key under the mutex.
-
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -12,17 +11,8 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/fanout"
 	"github.com/lokilock/loki/internal/retry"
-)
-
-const (
-	// RememberFor is how long the last fence of a key outlives the end of its last claim. After that the key starts
-	// again from the clock, which is larger unless it stepped back or a claim brought a larger [loki.Claim.Fence].
-	RememberFor = 24 * time.Hour
-
-	// RememberKeys is how many keys without a claim are remembered at most. Beyond it the one that would be forgotten
-	// next is forgotten at once, so that a process that locks ever new keys does not grow without end.
-	RememberKeys = 65536
 )
 
 // Handler holds locks in memory. Expiry is judged by the monotonic clock, at the moment somebody asks.
@@ -31,10 +21,10 @@ const (
 type Handler struct {
 	mu   sync.Mutex // never held while anything waits
 	keys map[string]*record
-	held queue // records with a claim, by its expiry
-	past queue // records without one, by the time at which they are forgotten
+	held queue     // the records with a claim, by its expiry
+	past list.List // those without one, in the order in which their claims ended
 
-	listening map[string]listeners // by key: no key without one
+	listeners fanout.Hub
 }
 
 var (
@@ -71,7 +61,10 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	switch {
 	case r == nil:
 		r = &record{key: c.Key}
-		h.add(r)
+		if h.keys == nil {
+			h.keys = make(map[string]*record)
+		}
+		h.keys[c.Key] = r
 		h.take(r, c, now)
 	case r.heldBy(c.Token):
 		h.renew(r, c, now)
@@ -125,7 +118,7 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 	}
 	h.end(r, now)
 	if !c.Quiet {
-		h.tell(c.Key)
+		h.listeners.Wake(c.Key)
 	}
 	return true, nil
 }
@@ -145,6 +138,19 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 	return r.holder(now), true, nil
 }
 
+// Notify listens to key until ctx ends: the channel gets a value when a claim on key is released that is not Quiet, and
+// when one is to expire earlier than before. It fails only if ctx has ended. The channel is never closed.
+//
+// What it needs is freed when ctx ends, by [context.AfterFunc]; a ctx that never ends keeps it.
+func (h *Handler) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	l := h.listeners.Add(key)
+	context.AfterFunc(ctx, func() { h.listeners.Remove(l) })
+	return l.C, nil
+}
+
 // HeldKeys returns the keys that somebody holds now, sorted: what a test asserts to be empty in the end.
 func (h *Handler) HeldKeys() []string {
 	h.mu.Lock()
@@ -152,13 +158,17 @@ func (h *Handler) HeldKeys() []string {
 	now := time.Now()
 	var keys []string
 	for _, r := range h.held {
-		if now.Before(r.due) {
+		if now.Before(r.until) {
 			keys = append(keys, r.key)
 		}
 	}
 	slices.Sort(keys)
 	return keys
 }
+
+// ListenedKeys returns the keys that somebody listens to now, sorted: what a test waits for that wants a waiter to have
+// come so far, and asserts to be empty in the end. A listener is gone a moment after its ctx ended.
+func (h *Handler) ListenedKeys() []string { return h.listeners.Keys() }
 
 // check refuses what could not be recorded as asked.
 func check(ctx context.Context, c loki.Claim) error {

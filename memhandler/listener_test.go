@@ -1,7 +1,5 @@
 package memhandler_test
 
-// This file is who is told, of what, and that listening leaves nothing behind.
-
 import (
 	"context"
 	"fmt"

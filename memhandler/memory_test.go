@@ -1,7 +1,5 @@
 package memhandler_test
 
-// This file is how the memory stays bounded.
-
 import (
 	"fmt"
 	"math/rand/v2"

@@ -48,8 +48,14 @@ var rooms = map[string]room{
 		tests:   []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlxModule},
 		rule:    "the core imports no handler and no driver: it does not know any store",
 	},
-	"redishandler": {imports: []string{"loki", goRedis}, rule: handlerRule},
-	"sqlhandler":   {imports: []string{"loki"}, rule: "what SQL stores have in common goes through database/sql, and knows no driver and no database"},
+	"redishandler": {imports: []string{"loki", "internal/redisstore", goRedis}, rule: handlerRule},
+	"redlockhandler": {
+		imports: []string{"loki", "internal/redisstore", "internal/retry", goRedis},
+		tests:   []string{"redishandler"}, // looks at one server alone
+		rule:    handlerRule,
+	},
+	"internal/redisstore": {imports: []string{"loki", "internal/retry", goRedis}, rule: "what Redis stores have in common knows no handler"},
+	"sqlhandler":          {imports: []string{"loki"}, rule: "what SQL stores have in common goes through database/sql, and knows no driver and no database"},
 	"mssqlhandler": {
 		imports: []string{"loki", "sqlhandler", "internal/mssqlname", "internal/mssqltable", sqlxModule, goMSSQL},
 		tests:   []string{"migrations"},

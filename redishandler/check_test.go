@@ -53,7 +53,6 @@ func TestCheckFindsNothingAndChangesNothing(t *testing.T) {
 func TestCheckReturnsWhatValidateReturns(t *testing.T) {
 	var client *redis.Client
 	requireFault(t, redishandler.Check(t.Context(), client), "the client is nil")
-	requireFault(t, redishandler.CheckQuorum(t.Context(), []*redis.Client{client}), "three, five or seven")
 }
 
 func TestCheckOfAServer(t *testing.T) {
@@ -177,23 +176,6 @@ func TestCheckLooksAtEveryMaster(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.Start(t, durable...).Addr(), "b": redistest.Start(t).Addr()}})
 	defer func() { require.NoError(t, ring.Close()) }()
 	requireAdvice(t, redishandler.Check(t.Context(), ring), "appendonly yes")
-}
-
-func TestCheckLooksAtEveryServerOfAQuorum(t *testing.T) {
-	t.Parallel()
-	var clients []*redis.Client
-	var servers []*redistest.Server
-	for range 3 {
-		servers = append(servers, redistest.Start(t, durable...))
-		clients = append(clients, servers[len(servers)-1].Client(t))
-	}
-	require.NoError(t, redishandler.CheckQuorum(t.Context(), clients))
-	servers[0].Kill()
-	requireUnavailable(t, redishandler.CheckQuorum(t.Context(), clients), "refused")
-	require.NoError(t, servers[1].Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-del").Err())
-	err := redishandler.CheckQuorum(t.Context(), clients)
-	requireFault(t, err, "may not run DEL")
-	require.ErrorContains(t, err, "refused")
 }
 
 func TestCheckOfAClientThatCanOnlyRunScripts(t *testing.T) {

@@ -1,19 +1,14 @@
 package redishandler
 
-// This file is the handler: one method an operation, and what goes in and comes out of its script.
-
 import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"strings"
-	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/redisstore"
 )
 
 // Client is what a Handler asks of a client: to run a script. Every client of go-redis does: [redis.Client] (also for
@@ -25,227 +20,119 @@ type Client interface {
 	EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd
 }
 
-// Handler is a [loki.LockHandler] that keeps claims in Redis, with every capability: [loki.Granter], [loki.Extender],
-// [loki.Notifier], [loki.Inspector] and [loki.Validator]. It is safe for concurrent use, and holds no state between
-// calls but who listens, and whose replica its server was.
+// Handler is a [loki.LockHandler] that keeps claims in Redis, with every capability that a single store can have:
+// [loki.Granter], [loki.Extender], [loki.Releaser], [loki.Notifier], [loki.Inspector] and [loki.Validator]. It is safe for
+// concurrent use.
 type Handler struct {
-	client   Client
-	naming   naming
-	fenceTTL time.Duration
-	ack      replicaAck
-	mistake  error // of New's caller; every method returns it
-
-	batches   batcher
-	listeners *listeners // nil if the client cannot subscribe
-	waking    string     // the command by which the scripts wake listeners
-
-	master struct { // whose replica the server is
-		sync.Mutex
-		asked   time.Time
-		address string
-	}
+	store   *redisstore.Store
+	mistake error // of New's caller; every method returns it
 }
 
 // New returns a Handler that uses client, which stays the caller's: it is never closed or reconfigured.
 //
 // A nil client or a wrong option shows in [Handler.Validate], which loki's Build calls, and in every other method.
 func New(client Client, opts ...Option) *Handler {
-	s := settle(opts)
-	if isNil(client) {
+	s := collect(opts)
+	if redisstore.IsNil(client) {
 		s.mistake("the client is nil: make one with redis.NewClient, or pass the one you have")
-	} else if s.ack.replicas > 0 {
-		if wrong := s.ack.mistake(client); wrong != "" {
-			s.mistake("%s", wrong)
-		}
+	} else if wrong := s.Ack.Mistake(client); wrong != "" {
+		s.mistake("%s", wrong)
 	}
-	if s.serverTimeout != 0 {
-		s.mistake("WithServerTimeout is for NewQuorum only: the Locker bounds the calls of a single server")
+	if s.mistakes != nil {
+		return &Handler{mistake: errors.Join(s.mistakes...)}
 	}
-	return &Handler{
-		client:    client,
-		naming:    s.naming,
-		fenceTTL:  s.fenceTTL,
-		ack:       s.ack,
-		mistake:   errors.Join(s.mistakes...),
-		listeners: newListeners(client),
-		waking:    wakingCommand(client),
-	}
+	return &Handler{store: redisstore.New(client, s.Settings)}
 }
 
-// isNil finds the nil pointer inside a non-nil interface too, which would only show as a nil dereference.
-func isNil(client Client) bool {
-	if client == nil {
-		return true
-	}
-	v := reflect.ValueOf(client)
-	return v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// Lock implements [loki.LockHandler]. It is [Handler.Grant] without the details.
+// Lock tries once to record the claim, with its expiry counted by the server's clock, and returns false if another token
+// holds the key. It is [Handler.Grant] without the details.
+//
+// A claim that already holds is granted again, and its expiry starts anew. A server that may not be written to, such as a
+// replica, is an error that [loki.IsUnavailable] reports, never a "false".
 func (h *Handler) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 	grant, err := h.Grant(ctx, c)
 	return grant.Held, err
 }
 
-// Release implements [loki.LockHandler]. The token of a mirrored claim is remembered for c.Expiry.
-func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
-	_, err := h.release(ctx, c, "", false)
-	return err
-}
-
-// ReleaseHeld implements [loki.Releaser]. It is sure of what it found only if the request was sent once, by a client of
-// go-redis itself: a wrapper may have sent it again.
-func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
-	return h.release(ctx, c, "", true)
-}
-
-// release is Release of one grant of the claim alone, by its fence, or of whichever there is. With once it reports
-// whether the claim held, and true where it cannot tell.
-func (h *Handler) release(ctx context.Context, c loki.Claim, fence string, once bool) (held bool, err error) {
-	if err := h.check(c); err != nil {
-		return false, err
-	}
-	keep := int64(0)
-	if c.Mirrored {
-		keep = milliseconds(max(c.Expiry, 0))
-	}
-	waking := h.waking
-	if c.Quiet {
-		waking = ""
-	}
-	args := []any{c.Token, keep, milliseconds(h.fenceTTL), waking}
-	if fence != "" {
-		args = append(args, fence)
-	}
-	e := &evaluator{how: how{op: releasing, repeated: c.Repeated, once: once}, handler: h}
-	reply, err := e.run(ctx, releaseScript, c.Key, args...).Text()
-	if err != nil {
-		return false, h.classify(ctx, c.Key, err)
-	}
-	return reply == "1" || e.unsure, nil
-}
-
-// Grant implements [loki.Granter].
+// Grant is [Handler.Lock] with the fencing token that was issued, who holds the key if not the claim, and the token of the
+// mirrored claim that was last released. It is one round trip.
+//
+// A fencing token is the server's clock in microseconds, or more if [loki.Claim.Fence] or the last token is: then the floor,
+// or the last one plus one. One beyond 2^53, which that clock reaches in the year 2255, is refused with a permanent error.
 func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
-	if err := h.checkLasting(c); err != nil {
+	if err := h.Validate(); err != nil {
 		return loki.Grant{}, err
 	}
-	cmd, unconfirmed := h.confirmed(ctx, how{op: acquiring, repeated: c.Repeated}, grantScript, c.Key,
-		c.Token, milliseconds(c.Expiry), c.Holder, c.Fence, c.Supersedes, milliseconds(h.fenceTTL), h.waking)
-	reply, err := cmd.StringSlice()
-	if err != nil {
-		return loki.Grant{}, h.classify(ctx, c.Key, err)
-	}
-	grant, err := parseGrant(reply)
-	if err == nil && grant.Held && unconfirmed != nil { // not released: another request of the same claim may be confirmed, or has been
-		return loki.Grant{}, unconfirmed
-	}
-	return grant, err
+	grant, _, err := h.store.Grant(ctx, c)
+	return grant, named(ctx, err)
 }
 
-// Extend implements [loki.Extender].
+// Extend restarts the expiry of a claim that still holds the key, and returns false if its token does not. It never
+// acquires the lock anew. A server that is out of memory still extends.
 func (h *Handler) Extend(ctx context.Context, c loki.Claim) (held bool, err error) {
-	if err := h.checkLasting(c); err != nil {
+	if err := h.Validate(); err != nil {
 		return false, err
 	}
-	cmd, unconfirmed := h.confirmed(ctx, how{op: renewing, repeated: c.Repeated}, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(h.fenceTTL), h.waking)
-	reply, err := cmd.Text()
-	if err != nil {
-		return false, h.classify(ctx, c.Key, err)
-	}
-	if reply != "1" {
-		return false, nil
-	}
-	return unconfirmed == nil, unconfirmed
+	held, err = h.store.Extend(ctx, c)
+	return held, named(ctx, err)
 }
 
-// Inspect implements [loki.Inspector]. The key is a claim's. A replica may answer, with what it knows.
+// Release deletes the claim's key if its token still holds it, and wakes those who wait, unless the claim is
+// [loki.Claim.Quiet]. The token of a mirrored claim is remembered for c.Expiry, for the next [loki.Grant.Released].
+func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
+	if err := h.Validate(); err != nil {
+		return err
+	}
+	_, err := h.store.Release(ctx, c, redisstore.AnyFence, false)
+	return named(ctx, err)
+}
+
+// ReleaseHeld is [Handler.Release], and reports whether the claim held until then. It is certain only if the request was
+// sent once, by a client of go-redis itself: a wrapper may have sent it again. Otherwise it returns true.
+func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
+	if err := h.Validate(); err != nil {
+		return false, err
+	}
+	held, err = h.store.Release(ctx, c, redisstore.AnyFence, true)
+	return held, named(ctx, err)
+}
+
+// Notify listens for releases of the key, and for expiries that are made shorter, until ctx ends. It returns when the
+// server has confirmed the subscription. All callers share one connection, which is opened for the first and closed after
+// the last of them; with a [redis.ClusterClient], where a message stays in its shard, and with a [redis.Ring], it is one for
+// each lock. go-redis restores a connection that broke; whoever listens is then woken, since something may have been missed.
+//
+// With a client that cannot subscribe the error matches [errors.ErrUnsupported]. A user of the server who may not subscribe
+// gets a permanent error. The Locker polls in both cases.
+func (h *Handler) Notify(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := h.Validate(); err != nil {
+		return nil, err
+	}
+	frees, err := h.store.Notify(ctx, key)
+	return frees, named(ctx, err)
+}
+
+// Inspect returns who holds the key, the key of a claim, and false if nobody does. A replica may answer, with what it knows.
 func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
-	if err := h.checkKey(key); err != nil {
+	if err := h.Validate(); err != nil {
 		return loki.Holder{}, false, err
 	}
-	reply, err := h.run(ctx, how{op: acquiring}, inspectScript, key).StringSlice()
-	if err != nil {
-		return loki.Holder{}, false, h.classify(ctx, key, err)
-	}
-	if len(reply) == 0 {
-		return loki.Holder{}, false, nil
-	}
-	holder, err := parseHolder(reply)
-	if err != nil {
-		return loki.Holder{}, false, malformed(reply)
-	}
-	return holder, true, nil
+	holder, _, held, err := h.store.Inspect(ctx, key, false)
+	return holder, held, named(ctx, err)
 }
 
-// Validate implements [loki.Validator]. It returns every mistake that was made in calling [New], and sends nothing.
+// Validate returns every mistake that was made in calling [New], and sends nothing.
 func (h *Handler) Validate() error {
-	if h == nil || h.client == nil && h.mistake == nil {
+	if h == nil || h.store == nil && h.mistake == nil {
 		return errors.New("redishandler: this Handler was not made by New")
 	}
 	return h.mistake
 }
 
-// run sends a script of which nothing but the reply is of interest.
-func (h *Handler) run(ctx context.Context, op how, s script, key string, args ...any) *redis.Cmd {
-	e := &evaluator{how: op, handler: h}
-	return e.run(ctx, s, key, args...)
-}
-
-// lookAgain has a cluster's client ask who has which slot if a command got no reply: the master may have been replaced.
-// By itself go-redis goes on asking the old one for ClusterStateReloadInterval, a minute. It does so in the background,
-// once however often it is told.
-func (h *Handler) lookAgain(ctx context.Context, err error) {
-	var reply redis.Error
-	_, moved := redis.IsMovedError(err) // to a subscription, which go-redis does not redirect
-	if err == nil || errors.As(err, &reply) && !moved && !redis.IsReadOnlyError(err) {
-		return
-	}
-	if c, ok := h.client.(interface{ ReloadState(ctx context.Context) }); ok {
-		c.ReloadState(ctx)
-	}
-}
-
-// check refuses a claim that could not be told from others once it is stored. The Locker makes none such.
-func (h *Handler) check(c loki.Claim) error {
-	if err := h.checkKey(c.Key); err != nil {
+// named puts the package's name before an error, but for the end of ctx, which comes back as it is.
+func named(ctx context.Context, err error) error {
+	if err == nil || err == ctx.Err() { //nolint:errorlint // the very one
 		return err
 	}
-	if c.Token == "" || strings.Contains(c.Token, " ") { // a space ends the token in the lock's value
-		return fmt.Errorf("redishandler: the claim of %q has an owner token that is empty or has a space in it", c.Key)
-	}
-	return nil
-}
-
-// checkLasting is check for a claim that is to be kept.
-func (h *Handler) checkLasting(c loki.Claim) error {
-	if err := h.check(c); err != nil {
-		return err
-	}
-	if c.Expiry <= 0 {
-		return fmt.Errorf("redishandler: the claim of %q has an expiry of %v: it must be positive", c.Key, c.Expiry)
-	}
-	if c.Fence < 0 {
-		return fmt.Errorf("redishandler: the claim of %q has the fence %d: it cannot be negative", c.Key, c.Fence)
-	}
-	return nil
-}
-
-func (h *Handler) checkKey(key string) error {
-	if err := h.Validate(); err != nil {
-		return err
-	}
-	if key == "" { // in braces it would be no hash tag
-		return errors.New("redishandler: the claim's key is empty")
-	}
-	return nil
-}
-
-// milliseconds rounds up: a lock must not end before its time, and zero would mean something else to Redis.
-func milliseconds(d time.Duration) int64 {
-	ms := d.Milliseconds()
-	if d > time.Duration(ms)*time.Millisecond {
-		ms++
-	}
-	return ms
+	return fmt.Errorf("redishandler: %w", err)
 }

@@ -1,12 +1,15 @@
 package redishandler
 
-// This file is the options of New, and what can be wrong with them.
-
 import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lokilock/loki/internal/redisstore"
 )
+
+// DefaultPrefix begins every key that a Handler writes, unless [WithPrefix] says otherwise.
+const DefaultPrefix = redisstore.DefaultPrefix
 
 // DefaultFenceTTL is how long the last fence of a lock is remembered after its claim's end, unless [WithFenceTTL] says
 // otherwise.
@@ -18,13 +21,9 @@ const DefaultFenceTTL = 24 * time.Hour
 type Option func(*settings)
 
 type settings struct {
-	naming      naming
-	fenceTTL    time.Duration
+	redisstore.Settings
 	setFenceTTL bool
-	ack         replicaAck
 	mistakes    []error
-
-	serverTimeout time.Duration // zero but for a quorum
 }
 
 func (s *settings) mistake(format string, args ...any) {
@@ -35,10 +34,10 @@ func (s *settings) mistake(format string, args ...any) {
 // control characters. It may be empty: then a lock's key is the name in braces and nothing else.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) {
-		if wrong := prefixMistake(prefix); wrong != "" {
+		if wrong := redisstore.PrefixMistake(prefix); wrong != "" {
 			s.mistake("the prefix %q %s", prefix, wrong)
 		}
-		s.naming.prefix = prefix
+		s.Prefix = prefix
 	}
 }
 
@@ -50,7 +49,7 @@ func WithFenceTTL(d time.Duration) Option {
 		if d <= 0 {
 			s.mistake("a fence TTL of %v is too short: it must be positive", d)
 		}
-		s.fenceTTL, s.setFenceTTL = d, true
+		s.FenceTTL, s.setFenceTTL = d, true
 	}
 }
 
@@ -61,7 +60,7 @@ func WithFenceTTL(d time.Duration) Option {
 // lock from other data: a string that is not a claim is taken for LokiNet's. Its text is not
 // repeated as a holder's name, since it may be an application's. LokiNet has no resources, so a lock with one keeps the key
 // that it has without this option. In Redis Cluster such locks work as well, but neither library promises anything of it.
-func WithLokiNetKeys() Option { return func(s *settings) { s.naming.lokiNet = true } }
+func WithLokiNetKeys() Option { return func(s *settings) { s.LokiNetKeys = true } }
 
 // WithReplicaAck has a claim count as held only once n replicas have it, so that it survives a failover to one of them:
 // a master promises a lock before its replicas know of it. WAIT follows each claim and each renewal in the same round
@@ -85,13 +84,13 @@ func WithReplicaAck(n int, timeout time.Duration) Option {
 		if timeout <= 0 {
 			s.mistake("WithReplicaAck with a timeout of %v would not end, or not wait: it must be positive", timeout)
 		}
-		s.ack = replicaAck{replicas: n, timeout: timeout}
+		s.Ack = redisstore.ReplicaAck{Replicas: n, Timeout: timeout}
 	}
 }
 
-// settle applies the options to the defaults.
-func settle(opts []Option) settings {
-	s := settings{naming: naming{prefix: DefaultPrefix}, fenceTTL: DefaultFenceTTL}
+// collect applies the options to the defaults.
+func collect(opts []Option) settings {
+	s := settings{Settings: redisstore.Settings{Prefix: DefaultPrefix, FenceTTL: DefaultFenceTTL}}
 	for _, opt := range opts {
 		if opt == nil {
 			s.mistakes = append(s.mistakes, errors.New("redishandler: an Option is nil"))
@@ -99,7 +98,7 @@ func settle(opts []Option) settings {
 		}
 		opt(&s)
 	}
-	if s.naming.lokiNet && s.setFenceTTL {
+	if s.LokiNetKeys && s.setFenceTTL {
 		s.mistake("WithFenceTTL has no effect with WithLokiNetKeys, which keeps no fences: leave one of them out")
 	}
 	return s

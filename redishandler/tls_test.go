@@ -91,16 +91,6 @@ func TestCheckFindsAServerWithoutTLS(t *testing.T) {
 	requireAdvice(t, redishandler.Check(t.Context(), redistest.StartTLS(t, a, a.Issue(t)).Client(t)), "appendonly")
 }
 
-func TestQuorumWhoseServersRefuseTheHandshakeIsAPermanentError(t *testing.T) {
-	t.Parallel()
-	wrong, right := handshakes(t)
-	asks, plain := wrong["no client certificate"].server, wrong["another host name"].server
-	clients := []*redis.Client{asks.Client(t, right), wrong["an expired certificate"].server.Client(t, right), plain.Client(t, right)}
-	_, err := redishandler.NewQuorum(clients, redishandler.WithServerTimeout(patience)).Lock(t.Context(), claim("k", time.Minute))
-	requireMistake(t, err, "certificate required")
-	require.ErrorContains(t, err, "has expired")
-}
-
 // With go-redis's default settings a client dials five times before it gives up, which takes longer than a call may.
 func TestATLSHandshakeThatWillFailAgainIsFoundWithinACall(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"github.com/lokilock/loki/internal/retry"
 	"github.com/lokilock/loki/mssqlhandler"
 	"github.com/lokilock/loki/redishandler"
+	"github.com/lokilock/loki/redlockhandler"
 )
 
 // closeLimit is how long a worker's Close may take once everything is well.
@@ -119,7 +120,7 @@ func (w *worker) primary() fullHandler {
 	for i, addr := range w.Primary {
 		clients = append(clients, w.client(referee.Server(i+1), &redis.Options{Addr: addr, ContextTimeoutEnabled: w.Worker%2 == 0}))
 	}
-	return redishandler.NewQuorum(clients)
+	return redlockhandler.New(clients)
 }
 
 func (w *worker) client(store string, options *redis.Options) *redis.Client {

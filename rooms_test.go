@@ -79,12 +79,13 @@ var rooms = map[string]room{
 		imports: []string{"loki", "lokitest", "memhandler", "internal/retry"},
 		rule:    "a simulation plays the core on stores in memory",
 	},
+	"internal/sqltest":    {imports: []string{"loki", testify}, rule: "the suite of the SQL handlers knows no driver and no database"},
 	"internal/redistest":  {imports: []string{goRedis}, rule: "a Redis server for tests knows its client, and nothing of locks"},
 	"internal/faultproxy": {rule: "the proxy looks at bytes, and knows neither a protocol nor a lock"},
 }
 
 // testTools is what any test may import.
-var testTools = []string{"loki", "lokitest", "memhandler", "internal/redistest", "internal/faultproxy", testify}
+var testTools = []string{"loki", "lokitest", "memhandler", "internal/redistest", "internal/faultproxy", "internal/sqltest", testify}
 
 func TestRoomsImportWhatTheyMay(t *testing.T) {
 	seen := make(map[string]bool)

@@ -58,7 +58,7 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...Option) error {
 		found = append(found, told...)
 	}
 	var implicit, readOnly bool
-	if err := db.QueryRowContext(ctx, sqlhandler.Text(sessionSQL, false)).Scan(&implicit, &readOnly); err != nil {
+	if err := db.QueryRowContext(ctx, sqlhandler.StatementText(sessionSQL, false)).Scan(&implicit, &readOnly); err != nil {
 		return explainLook(ctx, s.table, err)
 	}
 	if implicit {
@@ -106,7 +106,7 @@ func (s settings) tell(ctx context.Context, db *sql.DB, look permission, faults 
 // every server has a number for that.
 func isThere(ctx context.Context, db *sql.DB, table mssqlname.Table) (bool, error) {
 	_, err := db.ExecContext(ctx, "SELECT 1 FROM "+table.Quoted()+" WHERE 1 = 0")
-	if verdict, _ := judge(err); err != nil && (ctx.Err() != nil || !isOfServer(err) || verdict == sqlhandler.Unavailable) {
+	if verdict, _ := judge(err); err != nil && (ctx.Err() != nil || !isOfServer(err) || verdict == sqlhandler.VerdictUnavailable) {
 		return false, err
 	}
 	return err == nil || hasNumber(err, permissionDenied), nil
@@ -128,7 +128,7 @@ func (s settings) permissions() []permission {
 
 // missing are the permissions of wanted that this login, which is user here, has not got.
 func missing(ctx context.Context, db *sql.DB, table mssqlname.Table, wanted []string) (user string, missing []string, err error) {
-	rows, err := db.QueryContext(ctx, table.Fill(sqlhandler.Text(permissionsSQL, false)))
+	rows, err := db.QueryContext(ctx, table.Fill(sqlhandler.StatementText(permissionsSQL, false)))
 	if err != nil {
 		return "", nil, err
 	}
@@ -155,7 +155,7 @@ func explainLook(ctx context.Context, table mssqlname.Table, err error) error {
 	}
 	told := fmt.Errorf("mssqlhandler: looking at %s: %s%w", table.Quoted(), advice, err)
 	switch verdict {
-	case sqlhandler.Unavailable, sqlhandler.Broken, sqlhandler.Again:
+	case sqlhandler.VerdictUnavailable, sqlhandler.VerdictBroken, sqlhandler.VerdictRetry:
 		if !errors.Is(ctx.Err(), context.Canceled) {
 			return loki.Unavailable(told)
 		}

@@ -184,7 +184,7 @@ func TestServerLoginWithTheRightsThatAreNeeded(t *testing.T) {
 	err = mssqlhandler.Check(t.Context(), db, opts...)
 	require.ErrorContains(t, err, "run GRANT SELECT, INSERT, UPDATE, DELETE ON "+own.on("$T")+" TO ["+login+"]")
 	require.ErrorContains(t, err, "run GRANT SELECT, INSERT, DELETE ON "+own.on("$H")+" TO ["+login+"]")
-	c := s.claim("k")
+	c := s.Claim("k")
 	refused := func(err error) {
 		t.Helper()
 		require.Error(t, err)

@@ -72,7 +72,7 @@ func TestServerDocumentedStatements(t *testing.T) {
 			checked = true
 			require.NoError(t, mssqlhandler.Check(t.Context(), s.db, opts...), "the page has the tables as they are needed")
 			h := mssqlhandler.New(s.db, opts...)
-			c := s.claim("k")
+			c := s.Claim("k")
 			c.Key = "invoice-batch"
 			for range 2 {
 				held, err := h.Lock(t.Context(), c)
@@ -98,12 +98,12 @@ func TestServerDocumentedWayToTakeALock(t *testing.T) {
 	}
 	require.Len(t, ways, 2, "without a history, and with one")
 	for i, way := range ways {
-		victim := s.claim(strings.Repeat("k", i+1))
+		victim := s.Claim(strings.Repeat("k", i+1))
 		take := func() {
 			t.Helper()
 			s.runAll(t, strings.ReplaceAll(mssqlname.Table{Schema: "dbo", Name: s.table}.Fill(way), "invoice-batch", victim.Key))
 		}
-		s.mustGrant(t, victim)
+		s.MustGrant(t, victim)
 		before, _, err := s.Inspect(t.Context(), victim.Key)
 		require.NoError(t, err)
 		take()
@@ -111,7 +111,7 @@ func TestServerDocumentedWayToTakeALock(t *testing.T) {
 		held, err := s.Extend(t.Context(), victim)
 		require.NoError(t, err)
 		require.False(t, held)
-		by := s.mustBeBusy(t, victim)
+		by := s.MustBeBusy(t, victim)
 		require.Equal(t, "on call", by.ID, "the holder does not get it back by asking for it anew")
 		require.False(t, by.Since.Before(before.Since))
 		require.InDelta(t, 30*time.Second, by.Left, float64(25*time.Second))
@@ -120,22 +120,22 @@ func TestServerDocumentedWayToTakeALock(t *testing.T) {
 		runs, err := s.History(t.Context(), victim.Key, 10)
 		require.NoError(t, err)
 		require.Equal(t, "on call", runs[0].Holder)
-		require.Equal(t, sqlhandler.Held, runs[0].Outcome)
+		require.Equal(t, sqlhandler.RunHeld, runs[0].Outcome)
 		if i == 0 {
 			require.Len(t, runs, 1, "the page has another way where a history is kept")
 			continue
 		}
 		require.Len(t, runs, 2)
 		require.Equal(t, victim.Token, runs[1].Token)
-		require.Equal(t, sqlhandler.Superseded, runs[1].Outcome)
+		require.Equal(t, sqlhandler.RunSuperseded, runs[1].Outcome)
 		require.Equal(t, before.Since, runs[1].Since)
 		require.WithinDuration(t, runs[0].Since, runs[1].Until, 4*time.Millisecond, "they are not two at once")
 
-		s.expire(t, victim.Key)
+		s.End(t, victim.Key)
 		take()
 		runs, err = s.History(t.Context(), victim.Key, 10)
 		require.NoError(t, err)
-		require.Equal(t, []sqlhandler.Outcome{sqlhandler.Held, sqlhandler.Expired, sqlhandler.Superseded}, []sqlhandler.Outcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+		require.Equal(t, []sqlhandler.RunOutcome{sqlhandler.RunHeld, sqlhandler.RunExpired, sqlhandler.RunSuperseded}, []sqlhandler.RunOutcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
 	}
 }
 
@@ -149,7 +149,7 @@ func TestServerDocumentedQuestions(t *testing.T) {
 	row := func(key, holder, ending string, from, to time.Duration) {
 		s.exec(t, "INSERT INTO $H ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending]) "+
 			"SELECT @p1, @p2, @p2, DATEADD(minute, -@p3, now), DATEADD(minute, 1 - @p4, now), 1, DATEADD(minute, -@p4, now), @p5 FROM (SELECT SYSUTCDATETIME() AS now) AS clock",
-			s.prefix+key, holder, int64(from.Minutes()), int64(to.Minutes()), ending)
+			s.Prefix+key, holder, int64(from.Minutes()), int64(to.Minutes()), ending)
 	}
 	const day = 24 * time.Hour
 	row("well", "a", "released", 2*time.Hour, time.Hour)
@@ -175,7 +175,7 @@ func TestServerDocumentedQuestions(t *testing.T) {
 			for rows.Next() {
 				row, err := rows.SliceScan()
 				require.NoError(t, err)
-				if key, ours := strings.CutPrefix(row[0].(string), s.prefix); ours {
+				if key, ours := strings.CutPrefix(row[0].(string), s.Prefix); ours {
 					told = append(told, key)
 				}
 			}

@@ -23,45 +23,45 @@ func judge(err error) (sqlhandler.Verdict, string) {
 	)
 	switch {
 	case hasNumber(err, invalidObject):
-		return sqlhandler.Mistake, "there is no such table in this database, or this login may not see it: run migrations.Apply (with migrations.WithHistory if a history is kept), or name the table with WithSchema and WithTable"
+		return sqlhandler.VerdictPermanent, "there is no such table in this database, or this login may not see it: run migrations.Apply (with migrations.WithHistory if a history is kept), or name the table with WithSchema and WithTable"
 	case hasNumber(err, invalidColumn):
-		return sqlhandler.Mistake, "the table is an older one: run migrations.Apply, which takes it over with its rows"
+		return sqlhandler.VerdictPermanent, "the table is an older one: run migrations.Apply, which takes it over with its rows"
 	case hasNumber(err, permissionDenied):
-		return sqlhandler.Mistake, "this login needs SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history SELECT, INSERT and DELETE: mssqlhandler.Check says which GRANT is missing"
+		return sqlhandler.VerdictPermanent, "this login needs SELECT, INSERT, UPDATE and DELETE on the table, and on that of a history SELECT, INSERT and DELETE: mssqlhandler.Check says which GRANT is missing"
 	case hasNumber(err, overflow):
-		return sqlhandler.Mistake, "no fence is left, since the row of this key has the largest there is: delete the row"
+		return sqlhandler.VerdictPermanent, "no fence is left, since the row of this key has the largest there is: delete the row"
 	case hasNumber(err, implicitTransactions):
-		return sqlhandler.Mistake, leaveImplicitOut
+		return sqlhandler.VerdictPermanent, leaveImplicitOut
 	case hasNumber(err, wrongDatabase...):
-		return sqlhandler.Mistake, "the server has no such database for this login: see the data source name, and whether the login is a user of the database"
+		return sqlhandler.VerdictPermanent, "the server has no such database for this login: see the data source name, and whether the login is a user of the database"
 	case hasNumber(err, firewall...):
-		return sqlhandler.Mistake, "the server does not let this machine in: see its firewall's rules, those of its virtual network, and the server's name"
+		return sqlhandler.VerdictPermanent, "the server does not let this machine in: see its firewall's rules, those of its virtual network, and the server's name"
 	case hasNumber(err, victims...):
-		return sqlhandler.Again, ""
+		return sqlhandler.VerdictRetry, ""
 	case errors.As(err, &stream), errors.As(err, &server):
-		return sqlhandler.Broken, ""
+		return sqlhandler.VerdictBroken, ""
 	case hasNumber(err, unopened...):
-		return sqlhandler.Unopened, "the server does not open this database: the name in the data source name is wrong, or the database is offline or failing over"
+		return sqlhandler.VerdictUnopened, "the server does not open this database: the name in the data source name is wrong, or the database is offline or failing over"
 	case hasNumber(err, replica...):
-		return sqlhandler.Unavailable, "the database cannot be written to here: " + writable
+		return sqlhandler.VerdictUnavailable, "the database cannot be written to here: " + writable
 	case hasNumber(err, outages...), isSevere(err), begins(err, "failed to send "):
-		return sqlhandler.Unavailable, ""
+		return sqlhandler.VerdictUnavailable, ""
 	case isCutHandshake(err):
-		return sqlhandler.Unavailable, "the server ended the TLS handshake: it is down behind what answers for it, or has no TLS of this kind (encrypt=strict needs SQL Server 2022)"
+		return sqlhandler.VerdictUnavailable, "the server ended the TLS handshake: it is down behind what answers for it, or has no TLS of this kind (encrypt=strict needs SQL Server 2022)"
 	case isCertificate(err):
-		return sqlhandler.Mistake, "the server's certificate is not accepted: see certificate, hostNameInCertificate and TrustServerCertificate in the data source name"
+		return sqlhandler.VerdictPermanent, "the server's certificate is not accepted: see certificate, hostNameInCertificate and TrustServerCertificate in the data source name"
 	case isTLS(err):
-		return sqlhandler.Mistake, "this client and the server do not agree on TLS: see encrypt and tlsmin in the data source name, and whether the server asks for a client certificate"
+		return sqlhandler.VerdictPermanent, "this client and the server do not agree on TLS: see encrypt and tlsmin in the data source name, and whether the server asks for a client certificate"
 	case isCutPrelogin(err):
-		return sqlhandler.Broken, "the server ended the connection before it said anything: it is down behind what answers for it, or takes no connection without encrypt=strict"
+		return sqlhandler.VerdictBroken, "the server ended the connection before it said anything: it is down behind what answers for it, or takes no connection without encrypt=strict"
 	case begins(err, notTDS...):
-		return sqlhandler.Mistake, "what answers is not a SQL Server, or one that wants encrypt=strict: see the host and the port in the data source name"
+		return sqlhandler.VerdictPermanent, "what answers is not a SQL Server, or one that wants encrypt=strict: see the host and the port in the data source name"
 	case hasNumber(err, refusedLogin...): // the last number where the database could not be opened, too
-		return sqlhandler.Mistake, "the server does not let this login in: see the user and the password in the data source name, and whether the login is disabled, locked or expired"
+		return sqlhandler.VerdictPermanent, "the server does not let this login in: see the user and the password in the data source name, and whether the login is disabled, locked or expired"
 	case isOfServer(err):
-		return sqlhandler.Unknown, askCheck
+		return sqlhandler.VerdictUnknown, askCheck
 	}
-	return sqlhandler.Unknown, ""
+	return sqlhandler.VerdictUnknown, ""
 }
 
 // askCheck is the advice for an error whose number is not known here. Some servers have one for nearly all of them.

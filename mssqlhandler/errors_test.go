@@ -260,38 +260,3 @@ func TestErrorBehindTheAnswerCounts(t *testing.T) {
 	_, err = h.Lock(t.Context(), claim)
 	require.True(t, loki.IsUnavailable(err))
 }
-
-func TestContextEndsAreReturnedAsTheyAre(t *testing.T) {
-	for op, send := range operations {
-		t.Run(op+"/before", func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			h, s, _ := newStub(t, always(granted(1), nil))
-			require.ErrorIs(t, send(ctx, h), context.Canceled)
-			require.Empty(t, s.sent())
-		})
-		t.Run(op+"/while", func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			h, s, _ := newStub(t, func(int) ([]resultSet, error) {
-				cancel()
-				return nil, mssql.StreamError{InnerError: errors.New("no cancellation confirmation")}
-			})
-			err := send(ctx, h)
-			require.ErrorIs(t, err, context.Canceled)
-			var stream mssql.StreamError
-			require.ErrorAs(t, err, &stream)
-			require.Len(t, s.sent(), 1, "nothing is repeated for a caller who has left")
-			require.False(t, loki.IsUnavailable(err))
-		})
-	}
-}
-
-func TestNoAnswerIsNoGrant(t *testing.T) {
-	h, s, _ := newStub(t, always([]resultSet{answerOf(), answerOf()}, nil))
-	held, err := h.Lock(t.Context(), claim)
-	require.ErrorContains(t, err, "no answer")
-	require.False(t, held)
-	s.answer = always([]resultSet{{columns: []string{"Held"}}}, nil)
-	_, err = h.Extend(t.Context(), claim)
-	require.ErrorContains(t, err, "no answer")
-}

@@ -12,12 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/migrations"
 	"github.com/lokilock/loki/mssqlhandler"
 )
@@ -50,9 +49,9 @@ func TestMain(m *testing.M) {
 // store is a handler on the server that LOKI_TEST_MSSQL_DSN names, and keys of the test's own in the shared table.
 type store struct {
 	*mssqlhandler.Handler
-	db     *sqlx.DB
-	table  string
-	prefix string
+	*sqltest.Store
+	db    *sqlx.DB
+	table string
 }
 
 // newStore returns a store on the shared pool.
@@ -69,9 +68,28 @@ func newStore(t *testing.T, opts ...mssqlhandler.Option) *store {
 		shared.err = migrations.Apply(context.WithoutCancel(t.Context()), shared.db.DB, migrations.WithTable(shared.table), migrations.WithHistory())
 	})
 	require.NoError(t, shared.err)
-	s := &store{db: shared.db, table: shared.table, prefix: rand.Text() + ":"}
-	s.Handler = mssqlhandler.New(s.db, append(opts, mssqlhandler.WithTable(shared.table))...)
+	s := &store{table: shared.table}
+	s.use(shared.db, append(opts, mssqlhandler.WithTable(shared.table))...)
 	return s
+}
+
+// use gives the store a handler of its table on another pool, or with other options.
+func (s *store) use(db *sqlx.DB, opts ...mssqlhandler.Option) {
+	s.db, s.Handler = db, mssqlhandler.New(db, opts...)
+	const micros = "DATEDIFF_BIG(microsecond, '19700101', %s)"
+	prefix := rand.Text() + ":"
+	s.Store = &sqltest.Store{Handler: s.Handler, DB: db.DB, Admin: shared.db.DB, Prefix: prefix, RaisesFences: true, Statements: sqltest.Statements{
+		Clock:    "SELECT " + fmt.Sprintf(micros, "SYSUTCDATETIME()"),
+		Session:  "SELECT CONCAT(transaction_isolation_level, ' ', @@TRANCOUNT, ' ', @@SPID) FROM sys.dm_exec_sessions WHERE session_id = @@SPID",
+		PID:      "SELECT @@SPID",
+		Kill:     "KILL %d",
+		Rows:     s.on(fmt.Sprintf("SELECT COUNT(*) FROM $T WHERE LEFT(ServiceKey, %d) = @p1", len(prefix))),
+		Key:      s.on("SELECT ServiceKey FROM $T WHERE Token = @p1"),
+		Until:    s.on("SELECT " + fmt.Sprintf(micros, "ExpiresAt") + " FROM $T WHERE ServiceKey = @p1"),
+		Expire:   s.on("UPDATE $T SET ExpiresAt = DATEADD(millisecond, -1, SYSUTCDATETIME()) WHERE ServiceKey = @p1"),
+		SetFence: s.on("UPDATE $T SET Fence = @p2, ExpiresAt = SYSUTCDATETIME() WHERE ServiceKey = @p1"),
+		Occupy:   s.on("INSERT INTO $T (ServiceKey, CreationDate) VALUES (@p1, GETDATE())"),
+	}}
 }
 
 // migrate makes the tables of a store that has some of its own, until the test ends.
@@ -91,8 +109,7 @@ func newStoreOn(t *testing.T, db *sql.DB, driverName string) *store {
 	t.Helper()
 	s := newStore(t)
 	t.Cleanup(func() { _ = db.Close() })
-	s.db = sqlx.NewDb(db, driverName)
-	s.Handler = mssqlhandler.New(s.db, mssqlhandler.WithTable(shared.table))
+	s.use(sqlx.NewDb(db, driverName), mssqlhandler.WithTable(shared.table))
 	return s
 }
 
@@ -113,11 +130,6 @@ func open(t *testing.T, driverName string) *sql.DB {
 	return db
 }
 
-// claim is a new claim on a key of the test's own.
-func (s *store) claim(key string) loki.Claim {
-	return loki.Claim{Key: s.prefix + key, Token: rand.Text(), Expiry: 30 * time.Second, Holder: "host/" + rand.Text()[:4]}
-}
-
 // warm has each connection of the pool run each statement. What is new to a connection may take a server seconds, which the
 // calls that wait for it do not have.
 func (s *store) warm(t *testing.T) {
@@ -126,7 +138,7 @@ func (s *store) warm(t *testing.T) {
 	var callers sync.WaitGroup
 	for i := range 2 * connections {
 		callers.Go(func() {
-			c := s.claim(fmt.Sprint(i))
+			c := s.Claim(fmt.Sprint(i))
 			for range 3 {
 				_, lock := s.Lock(t.Context(), c)
 				_, extend := s.Extend(t.Context(), c)
@@ -143,46 +155,15 @@ func (s *store) warm(t *testing.T) {
 // exec runs a statement of the test's own. $T in it is the table, $H that of its history.
 func (s *store) exec(t *testing.T, statement string, args ...any) {
 	t.Helper()
-	_, err := shared.db.ExecContext(t.Context(), s.on(statement), args...)
-	require.NoError(t, err)
-}
-
-func (s *store) on(statement string) string {
-	return strings.NewReplacer("$T", "[dbo].["+s.table+"]", "$H", "[dbo].["+s.table+"History]").Replace(statement)
+	s.Exec(t, s.on(statement), args...)
 }
 
 // get scans the first column of the first row.
 func (s *store) get(t *testing.T, dest any, statement string, args ...any) {
 	t.Helper()
-	require.NoError(t, shared.db.QueryRowContext(t.Context(), s.on(statement), args...).Scan(dest))
+	s.Get(t, dest, s.on(statement), args...)
 }
 
-// rows is how many rows the test has in the table.
-func (s *store) rows(t *testing.T) (n int) {
-	t.Helper()
-	s.get(t, &n, "SELECT COUNT(*) FROM $T WHERE LEFT(ServiceKey, @p1) = @p2", len(s.prefix), s.prefix)
-	return n
-}
-
-// expire ends the claim on key as time would.
-func (s *store) expire(t *testing.T, key string) {
-	t.Helper()
-	s.exec(t, "UPDATE $T SET ExpiresAt = DATEADD(millisecond, -1, SYSUTCDATETIME()) WHERE ServiceKey = @p1", key)
-}
-
-func (s *store) mustGrant(t *testing.T, c loki.Claim) int64 {
-	t.Helper()
-	g, err := s.Grant(t.Context(), c)
-	require.NoError(t, err)
-	require.True(t, g.Held)
-	return g.Fence
-}
-
-func (s *store) mustBeBusy(t *testing.T, c loki.Claim) loki.Holder {
-	t.Helper()
-	g, err := s.Grant(t.Context(), c)
-	require.NoError(t, err)
-	require.False(t, g.Held)
-	require.Zero(t, g.Fence)
-	return g.HeldBy
+func (s *store) on(statement string) string {
+	return strings.NewReplacer("$T", "[dbo].["+s.table+"]", "$H", "[dbo].["+s.table+"History]").Replace(statement)
 }

@@ -5,7 +5,6 @@ package mssqlhandler
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/lokilock/loki/internal/mssqlname"
@@ -54,9 +53,9 @@ func WithSchema(name string) Option {
 // of both writes rows that look older than they are: add the difference to d, and an hour if its zone has summer time.
 func WithLokiNetExpiry(d time.Duration) Option {
 	return func(s *settings) {
-		seconds := sqlhandler.Seconds(d)
-		if d <= 0 || seconds > math.MaxInt32 {
-			s.mistakes = append(s.mistakes, fmt.Errorf("the LokiNet expiry is %v: it must be positive and at most 68 years; leave the option out to respect LokiNet's rows until they are deleted", d))
+		seconds, err := sqlhandler.Seconds(d)
+		if err != nil {
+			s.mistakes = append(s.mistakes, fmt.Errorf("WithLokiNetExpiry: %w; leave the option out to respect LokiNet's rows until they are deleted", err))
 			return
 		}
 		s.lokinetSeconds = seconds
@@ -73,9 +72,9 @@ func WithLokiNetExpiry(d time.Duration) Option {
 // Handlers of one table should all have the option, or none: what ends by one without it leaves no trace.
 func WithHistory(keep time.Duration) Option {
 	return func(s *settings) {
-		seconds, err := sqlhandler.KeepSeconds(keep)
+		seconds, err := sqlhandler.Seconds(keep)
 		if err != nil {
-			s.mistakes = append(s.mistakes, err)
+			s.mistakes = append(s.mistakes, fmt.Errorf("WithHistory: %w; leave the option out to keep none", err))
 		}
 		s.keepSeconds = seconds
 	}

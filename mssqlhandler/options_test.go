@@ -21,21 +21,21 @@ import (
 func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 	_, s, db := newStub(t, always(granted(1), nil))
 	for says, h := range map[string]*mssqlhandler.Handler{
-		"database is nil":             mssqlhandler.New(nil),
-		"is nil: open one":            mssqlhandler.New(&sqlx.DB{}),
-		"name of the table is empty":  mssqlhandler.New(db, mssqlhandler.WithTable("")),
-		"name of the schema is":       mssqlhandler.New(db, mssqlhandler.WithSchema("")),
-		"at most 118":                 mssqlhandler.New(db, mssqlhandler.WithTable(strings.Repeat("t", 119))),
-		"at most 128":                 mssqlhandler.New(db, mssqlhandler.WithSchema(strings.Repeat("s", 129))),
-		"control character":           mssqlhandler.New(db, mssqlhandler.WithTable("a\nb")),
-		"not valid UTF-8":             mssqlhandler.New(db, mssqlhandler.WithTable("\xff")),
-		"LokiNet expiry is 0s":        mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(0)),
-		"LokiNet expiry is -1s":       mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(-time.Second)),
-		"at most 68 years":            mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(math.MaxInt64)),
-		"history is to be kept for 0": mssqlhandler.New(db, mssqlhandler.WithHistory(0)),
-		"history is to be kept for -": mssqlhandler.New(db, mssqlhandler.WithHistory(-time.Hour)),
-		"option 2 is nil":             mssqlhandler.New(db, mssqlhandler.WithTable("t"), nil),
-		"was not made by New":         {},
+		"database is nil":                        mssqlhandler.New(nil),
+		"is nil: open one":                       mssqlhandler.New(&sqlx.DB{}),
+		"name of the table is empty":             mssqlhandler.New(db, mssqlhandler.WithTable("")),
+		"name of the schema is":                  mssqlhandler.New(db, mssqlhandler.WithSchema("")),
+		"at most 118":                            mssqlhandler.New(db, mssqlhandler.WithTable(strings.Repeat("t", 119))),
+		"at most 128":                            mssqlhandler.New(db, mssqlhandler.WithSchema(strings.Repeat("s", 129))),
+		"control character":                      mssqlhandler.New(db, mssqlhandler.WithTable("a\nb")),
+		"not valid UTF-8":                        mssqlhandler.New(db, mssqlhandler.WithTable("\xff")),
+		"WithLokiNetExpiry: 0s is not possible":  mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(0)),
+		"WithLokiNetExpiry: -1s is not possible": mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(-time.Second)),
+		"at most 68 years":                       mssqlhandler.New(db, mssqlhandler.WithLokiNetExpiry(math.MaxInt64)),
+		"WithHistory: 0s is not possible":        mssqlhandler.New(db, mssqlhandler.WithHistory(0)),
+		"WithHistory: -1h0m0s is not possible":   mssqlhandler.New(db, mssqlhandler.WithHistory(-time.Hour)),
+		"option 2 is nil":                        mssqlhandler.New(db, mssqlhandler.WithTable("t"), nil),
+		"was not made by New":                    {},
 	} {
 		t.Run(says, func(t *testing.T) {
 			require.ErrorContains(t, h.Validate(), says)
@@ -48,7 +48,7 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 	require.Empty(t, s.sent())
 
 	err := mssqlhandler.New(nil, nil, mssqlhandler.WithTable(""), mssqlhandler.WithLokiNetExpiry(-1)).Validate()
-	for _, says := range []string{"option 1 is nil", "name of the table", "LokiNet expiry", "database is nil"} {
+	for _, says := range []string{"option 1 is nil", "name of the table", "WithLokiNetExpiry", "database is nil"} {
 		require.ErrorContains(t, err, says, "every mistake at once")
 	}
 	require.NoError(t, mssqlhandler.New(db).Validate())

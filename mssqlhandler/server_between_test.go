@@ -54,24 +54,24 @@ func TestServerBetweenTheStatements(t *testing.T) {
 	const inserted = "IF @inserted = 1"
 
 	t.Run("cut off, and sent again", func(t *testing.T) {
-		a, b := s.claim("cut off"), s.claim("cut off")
+		a, b := s.Claim("cut off"), s.Claim("cut off")
 		a.Fence = time.Now().Add(time.Hour).UnixMicro()
-		fence := s.mustGrant(t, a)
+		fence := s.MustGrant(t, a)
 		require.NoError(t, s.Release(t.Context(), a))
 		_, err := s.between(t, inserted, "IF @inserted = 1 THROW 50001, N'cut off', 1;", grant(b))
 		require.ErrorContains(t, err, "cut off")
-		require.Equal(t, 1, s.rows(t), "the row is there")
-		require.Greater(t, s.mustGrant(t, b), fence, "and has a fence that is larger than those before")
+		require.Equal(t, 1, s.Count(t), "the row is there")
+		require.Greater(t, s.MustGrant(t, b), fence, "and has a fence that is larger than those before")
 	})
 	s.exec(t, "DELETE FROM $T")
 
 	// A fence that was drawn may be smaller than others by the time that the key is another's.
 	for by, row := range map[string]string{"INSERT": "", "UPDATE": "expired"} {
 		t.Run("taken after the "+by, func(t *testing.T) {
-			c := s.claim("taken by " + by)
+			c := s.Claim("taken by " + by)
 			if row != "" {
-				s.mustGrant(t, s.claim("taken by "+by))
-				s.expire(t, c.Key)
+				s.MustGrant(t, s.Claim("taken by "+by))
+				s.End(t, c.Key)
 			}
 			answer, err := s.between(t, inserted, "UPDATE $T SET [Token] = N'another''s' WHERE [ServiceKey] = @key;\n"+
 				"INSERT INTO $T ([ServiceKey], [CreationDate], [Token], [ExpiresAt], [Fence]) VALUES (@remembered, @now, @remembered, @now, @fence + 10);", grant(c))
@@ -82,21 +82,21 @@ func TestServerBetweenTheStatements(t *testing.T) {
 	}
 
 	t.Run("renewed under a release", func(t *testing.T) {
-		d, e := s.claim("renewed"), s.claim("renewed")
-		s.mustGrant(t, d)
+		d, e := s.Claim("renewed"), s.Claim("renewed")
+		s.MustGrant(t, d)
 		hour := time.Now().Add(time.Hour).UnixMicro()
 		_, err := s.between(t, "DELETE FROM $T", "UPDATE $T SET [Fence] = @clock + 7200000000 WHERE [ServiceKey] = @key AND [Fence] < @clock + 3600000000;", release(d))
 		require.NoError(t, err)
-		require.Zero(t, s.rows(t))
-		require.Greater(t, s.mustGrant(t, e), hour)
+		require.Zero(t, s.Count(t))
+		require.Greater(t, s.MustGrant(t, e), hour)
 	})
 	s.exec(t, "DELETE FROM $T")
 
 	// An INSERT that has begun may have drawn its fence within the last millisecond.
 	for age, remembered := range map[string]int{"500": 1, "1500": 0} {
 		t.Run("released after "+age+" µs", func(t *testing.T) {
-			f := s.claim("young")
-			s.mustGrant(t, f)
+			f := s.Claim("young")
+			s.MustGrant(t, f)
 			_, err := s.between(t, "BEGIN TRY", "UPDATE $T SET [Fence] = @clock - "+age+" WHERE [ServiceKey] = @key;", release(f))
 			require.NoError(t, err)
 			var rows int

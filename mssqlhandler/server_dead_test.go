@@ -32,8 +32,7 @@ func behindNAT(t *testing.T) (*store, *faultproxy.Proxy) {
 	db, err := sqlx.Open("sqlserver", u.String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = db.Close() })
-	s.db = db
-	s.Handler = mssqlhandler.New(db, mssqlhandler.WithTable(s.table))
+	s.use(db, mssqlhandler.WithTable(s.table))
 	return s, proxy
 }
 
@@ -61,7 +60,7 @@ func TestServerJobBehindANATThatForgets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, proxy := behindNAT(t)
-			config := loki.Config{ServiceKey: s.prefix + "job", PrimaryTimeout: limit, SecondaryTimeout: limit}
+			config := loki.Config{ServiceKey: s.Prefix + "job", PrimaryTimeout: limit, SecondaryTimeout: limit}
 			with(&config, s.Handler)
 			locker, err := loki.New(config)
 			require.NoError(t, err)
@@ -77,7 +76,7 @@ func TestServerJobBehindANATThatForgets(t *testing.T) {
 				}))
 				require.True(t, ran)
 			}
-			require.Zero(t, s.rows(t), "each release went over a connection that lives")
+			require.Zero(t, s.Count(t), "each release went over a connection that lives")
 		})
 	}
 }

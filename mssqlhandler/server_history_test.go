@@ -17,7 +17,7 @@ import (
 // runs is the history of key, the newest first.
 func (s *store) runs(t *testing.T, key string) []sqlhandler.Run {
 	t.Helper()
-	runs, err := s.History(t.Context(), s.prefix+key, 100)
+	runs, err := s.History(t.Context(), s.Prefix+key, 100)
 	require.NoError(t, err)
 	return runs
 }
@@ -25,7 +25,7 @@ func (s *store) runs(t *testing.T, key string) []sqlhandler.Run {
 // ended is how many ended claims of key the history has a row for.
 func (s *store) ended(t *testing.T, key string) (n int) {
 	t.Helper()
-	s.get(t, &n, "SELECT COUNT(*) FROM $H WHERE ServiceKey = @p1", s.prefix+key)
+	s.get(t, &n, "SELECT COUNT(*) FROM $H WHERE ServiceKey = @p1", s.Prefix+key)
 	return n
 }
 
@@ -36,33 +36,33 @@ func TestServerHistoryTellsOutcomes(t *testing.T) {
 	require.Empty(t, s.runs(t, "k"))
 	s.lokinet(t, "k", 2*time.Hour)
 
-	released, failed, expired, late := s.claim("k"), s.claim("k"), s.claim("k"), s.claim("k")
-	superseded, held := s.claim("k"), s.claim("k")
-	want := []sqlhandler.Run{{Holder: "LokiNet", Outcome: sqlhandler.Expired}}
-	grant := func(c loki.Claim, outcome sqlhandler.Outcome) {
+	released, failed, expired, late := s.Claim("k"), s.Claim("k"), s.Claim("k"), s.Claim("k")
+	superseded, held := s.Claim("k"), s.Claim("k")
+	want := []sqlhandler.Run{{Holder: "LokiNet", Outcome: sqlhandler.RunExpired}}
+	grant := func(c loki.Claim, outcome sqlhandler.RunOutcome) {
 		t.Helper()
-		fence := s.mustGrant(t, c)
+		fence := s.MustGrant(t, c)
 		want = append([]sqlhandler.Run{{Token: c.Token, Holder: c.Holder, Fence: fence, Outcome: outcome}}, want...)
 	}
-	grant(released, sqlhandler.Released)
-	require.Equal(t, want[0].Fence, s.mustGrant(t, released), "the same claim again is not another run")
+	grant(released, sqlhandler.RunReleased)
+	require.Equal(t, want[0].Fence, s.MustGrant(t, released), "the same claim again is not another run")
 	held1, err := s.Extend(t.Context(), released)
 	require.NoError(t, err)
 	require.True(t, held1)
 	require.NoError(t, s.Release(t.Context(), released))
 	require.NoError(t, s.Release(t.Context(), released), "nor is a release that is sent twice")
 	failed.Failed = true
-	grant(failed, sqlhandler.Failed)
+	grant(failed, sqlhandler.RunFailed)
 	require.NoError(t, s.Release(t.Context(), failed))
-	grant(expired, sqlhandler.Expired)
-	s.expire(t, expired.Key)
-	require.Equal(t, sqlhandler.Expired, s.runs(t, "k")[0].Outcome, "also while nobody has taken the key")
-	grant(late, sqlhandler.Expired)
-	s.expire(t, late.Key)
+	grant(expired, sqlhandler.RunExpired)
+	s.End(t, expired.Key)
+	require.Equal(t, sqlhandler.RunExpired, s.runs(t, "k")[0].Outcome, "also while nobody has taken the key")
+	grant(late, sqlhandler.RunExpired)
+	s.End(t, late.Key)
 	require.NoError(t, s.Release(t.Context(), late), "too late to have been in time")
-	grant(superseded, sqlhandler.Superseded)
+	grant(superseded, sqlhandler.RunSuperseded)
 	held.Supersedes = superseded.Token
-	grant(held, sqlhandler.Held)
+	grant(held, sqlhandler.RunHeld)
 
 	got := s.runs(t, "k")
 	require.Len(t, got, len(want))
@@ -77,7 +77,7 @@ func TestServerHistoryTellsOutcomes(t *testing.T) {
 		require.Equal(t, want[i], run)
 	}
 	require.WithinDuration(t, got[0].Until, got[1].Until, time.Minute, "one that holds is told with its expiry")
-	few, err := s.History(t.Context(), s.prefix+"k", 2)
+	few, err := s.History(t.Context(), s.Prefix+"k", 2)
 	require.NoError(t, err)
 	require.Equal(t, got[:2], few)
 	require.Equal(t, len(want)-1, s.ended(t, "k"), "the one that holds is in the table of locks")
@@ -88,8 +88,8 @@ func TestServerHistoryTellsOutcomes(t *testing.T) {
 func TestServerHistoryIsOnRequest(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	c := s.claim("k")
-	s.mustGrant(t, c)
+	c := s.Claim("k")
+	s.MustGrant(t, c)
 	require.NoError(t, s.Release(t.Context(), c))
 	require.Zero(t, s.ended(t, "k"))
 
@@ -120,14 +120,14 @@ func TestServerHistoryIsPruned(t *testing.T) {
 	s := newStore(t, mssqlhandler.WithHistory(time.Hour))
 	const old = 30
 	for range old {
-		s.exec(t, "INSERT INTO $H (ServiceKey, Token, EndedAt, Ending) VALUES (@p1, N'old', DATEADD(minute, -61, SYSUTCDATETIME()), 'released')", s.prefix+"k")
+		s.exec(t, "INSERT INTO $H (ServiceKey, Token, EndedAt, Ending) VALUES (@p1, N'old', DATEADD(minute, -61, SYSUTCDATETIME()), 'released')", s.Prefix+"k")
 	}
-	s.exec(t, "INSERT INTO $H (ServiceKey, Token, EndedAt, Ending) VALUES (@p1, N'young', DATEADD(minute, -59, SYSUTCDATETIME()), 'released')", s.prefix+"k")
+	s.exec(t, "INSERT INTO $H (ServiceKey, Token, EndedAt, Ending) VALUES (@p1, N'young', DATEADD(minute, -59, SYSUTCDATETIME()), 'released')", s.Prefix+"k")
 	before := s.ended(t, "k")
 	releases := 0
 	for s.ended(t, "k") > 1 {
-		c := s.claim("other")
-		s.mustGrant(t, c)
+		c := s.Claim("other")
+		s.MustGrant(t, c)
 		require.NoError(t, s.Release(t.Context(), c))
 		releases++
 		now := s.ended(t, "k")

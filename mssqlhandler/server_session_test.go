@@ -21,7 +21,7 @@ func TestServerImplicitTransactionsAreRefused(t *testing.T) {
 	connector.SessionInitSQL = "SET IMPLICIT_TRANSACTIONS ON"
 	s := newStoreOn(t, sql.OpenDB(connector), "sqlserver")
 	s.db.SetMaxOpenConns(1)
-	c := s.claim("k")
+	c := s.Claim("k")
 	for op, send := range map[string]func() error{
 		"lock":    func() error { _, err := s.Lock(t.Context(), c); return err },
 		"extend":  func() error { _, err := s.Extend(t.Context(), c); return err },
@@ -33,5 +33,5 @@ func TestServerImplicitTransactionsAreRefused(t *testing.T) {
 	}
 	err = mssqlhandler.Check(t.Context(), s.db, mssqlhandler.WithTable(s.table))
 	require.ErrorContains(t, err, "leave SET IMPLICIT_TRANSACTIONS ON out")
-	require.Zero(t, s.rows(t))
+	require.Zero(t, s.Count(t))
 }

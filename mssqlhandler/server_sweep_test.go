@@ -19,7 +19,7 @@ func onAnEmptyTable(t *testing.T, opts ...mssqlhandler.Option) *store {
 	t.Helper()
 	s := newStore(t)
 	own := *s
-	own.table = shared.table + "_" + strings.ToLower(s.prefix[:6])
+	own.table = shared.table + "_" + strings.ToLower(s.Prefix[:6])
 	own.migrate(t)
 	own.Handler = mssqlhandler.New(s.db, append(opts, mssqlhandler.WithTable(own.table))...)
 	return &own
@@ -30,7 +30,7 @@ func (s *store) left(t *testing.T) (keys []string) {
 	t.Helper()
 	require.NoError(t, s.db.SelectContext(t.Context(), &keys, s.on("SELECT ServiceKey FROM $T ORDER BY ServiceKey")))
 	for i := range keys {
-		keys[i] = strings.TrimPrefix(keys[i], s.prefix)
+		keys[i] = strings.TrimPrefix(keys[i], s.Prefix)
 	}
 	return keys
 }
@@ -42,7 +42,7 @@ func TestServerSweepsExpiredRows(t *testing.T) {
 	s := onAnEmptyTable(t, mssqlhandler.WithHistory(time.Hour))
 	insert := func(key, token, expires string, fence int64) {
 		t.Helper()
-		s.exec(t, "INSERT INTO $T (ServiceKey, CreationDate, Token, Holder, ExpiresAt, Fence) VALUES (@p1, GETUTCDATE(), "+token+", N'gone', "+expires+", @p2)", s.prefix+key, fence)
+		s.exec(t, "INSERT INTO $T (ServiceKey, CreationDate, Token, Holder, ExpiresAt, Fence) VALUES (@p1, GETUTCDATE(), "+token+", N'gone', "+expires+", @p2)", s.Prefix+key, fence)
 	}
 	const long, justNow, later = "DATEADD(second, -61, SYSUTCDATETIME())", "DATEADD(second, -30, SYSUTCDATETIME())", "DATEADD(minute, 5, SYSUTCDATETIME())"
 	for i := range 40 {
@@ -57,8 +57,8 @@ func TestServerSweepsExpiredRows(t *testing.T) {
 	const walks, stretch = 2, 8
 	before := len(s.left(t))
 	for range walks * (before/stretch + 2) {
-		c := s.claim("m")
-		s.mustGrant(t, c)
+		c := s.Claim("m")
+		s.MustGrant(t, c)
 		require.NoError(t, s.Release(t.Context(), c))
 		now := len(s.left(t))
 		require.LessOrEqual(t, before-now, stretch, "a few at a time")
@@ -73,7 +73,7 @@ func TestServerSweepsExpiredRows(t *testing.T) {
 	require.Subset(t, s.left(t), []string{"a just now", "z ahead", "z lokinet", "fence\x1f"})
 	runs := s.runs(t, "over07")
 	require.Len(t, runs, 1)
-	require.Equal(t, sqlhandler.Expired, runs[0].Outcome)
+	require.Equal(t, sqlhandler.RunExpired, runs[0].Outcome)
 	require.Equal(t, "gone", runs[0].Holder)
 }
 
@@ -82,8 +82,8 @@ func TestServerSweepsExpiredRows(t *testing.T) {
 func TestServerSweepDoesNotFailARelease(t *testing.T) {
 	t.Parallel()
 	s := onAnEmptyTable(t)
-	over := s.claim("over")
-	s.mustGrant(t, over)
+	over := s.Claim("over")
+	s.MustGrant(t, over)
 	s.exec(t, "UPDATE $T SET ExpiresAt = DATEADD(hour, -1, SYSUTCDATETIME()) WHERE ServiceKey = @p1", over.Key)
 	tx, err := s.db.BeginTxx(t.Context(), nil)
 	require.NoError(t, err)
@@ -91,8 +91,8 @@ func TestServerSweepDoesNotFailARelease(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), s.on("UPDATE $T SET Holder = N'looked at' WHERE ServiceKey = @p1"), over.Key)
 	require.NoError(t, err)
 
-	c := s.claim("k")
-	s.mustGrant(t, c)
+	c := s.Claim("k")
+	s.MustGrant(t, c)
 	released := make(chan error, 1)
 	go func() { released <- s.Release(t.Context(), c) }()
 	require.Eventually(t, func() bool { return len(s.left(t)) == 1 }, 15*time.Second, 20*time.Millisecond, "a release comes first")

@@ -37,25 +37,24 @@ const (
 func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 	counts := d != nil && countsPlaceholders(d)
 	statement := func(file string, args func(sqlhandler.Call) []any) sqlhandler.Statement {
-		text := sqlhandler.Text(file, s.keepsHistory())
+		text := sqlhandler.StatementText(file, s.keepsHistory())
 		if counts {
 			text = strings.ReplaceAll(text, "@p", "?") // before there are names in it, which may have one
 		}
 		return sqlhandler.Statement{Text: s.table.Fill(text), Args: args}
 	}
 	dialect := sqlhandler.Dialect{
-		Name:      "mssqlhandler",
-		Table:     s.table.Quoted(),
-		Grant:     statement(grantSQL, s.grantArgs),
-		Extend:    statement(extendSQL, s.extendArgs),
-		Release:   statement(releaseSQL, s.releaseArgs),
-		Inspect:   statement(inspectSQL, s.inspectArgs),
-		MaxKey:    maxKey,
-		MaxToken:  maxToken,
-		StoredKey: stored,
-		Refuse:    refuse,
-		Judge:     judge,
-		Mistake:   s.mistake,
+		Name:     "mssqlhandler",
+		Table:    s.table.Quoted(),
+		Grant:    statement(grantSQL, s.grantArgs),
+		Extend:   statement(extendSQL, s.extendArgs),
+		Release:  statement(releaseSQL, s.releaseArgs),
+		Inspect:  statement(inspectSQL, s.inspectArgs),
+		MaxKey:   maxKey,
+		MaxToken: maxToken,
+		Refuse:   refuse,
+		Judge:    judge,
+		Invalid:  s.mistake,
 	}
 	if s.keepsHistory() {
 		dialect.History = statement(historySQL, s.historyArgs)
@@ -100,25 +99,16 @@ func expiry(c sqlhandler.Call) (seconds, milliseconds int64) {
 	return ms / 1000, ms % 1000
 }
 
-// endMark is put after a key that ends in a blank, which the server would ignore when it compares, and after one that
-// ends in the mark itself: so no two keys become one. No other key is changed, and a Locker makes none of these.
-const endMark = "\x1f"
+// remembered is the key, and the token, of the row in which release remembers fencing tokens.
+const remembered = "fence\x1f"
 
-// remembered is the key of the row that release keeps fences in: no key is stored like this.
-const remembered = "fence" + endMark
-
-// stored is key as it stands in the table.
-func stored(key string) string {
-	if strings.HasSuffix(key, " ") || strings.HasSuffix(key, endMark) {
-		key += endMark
-	}
-	return key
-}
-
-// refuse says what the server would not compare as it is.
-func refuse(what, s string) string {
-	if strings.HasSuffix(what, "token") && strings.HasSuffix(s, " ") {
+// refuse returns why the server would take s for another text, or for what it is not.
+func refuse(_, s string) string {
+	switch {
+	case strings.HasSuffix(s, " "):
 		return "ends in a blank, which SQL Server ignores when it compares"
+	case s == remembered:
+		return "is the key under which fencing tokens are remembered"
 	}
 	return ""
 }

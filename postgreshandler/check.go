@@ -134,7 +134,7 @@ func (u unprepared) QueryContext(ctx context.Context, query string, args ...any)
 }
 
 func (u unprepared) row(ctx context.Context, file string, args ...any) *sql.Row {
-	return u.db.QueryRowContext(ctx, sqlhandler.Text(file, false), u.args(args)...)
+	return u.db.QueryRowContext(ctx, sqlhandler.StatementText(file, false), u.args(args)...)
 }
 
 // tables are those that the statements name.
@@ -153,7 +153,7 @@ func (s settings) explainLook(ctx context.Context, err error) error {
 		advice += ": "
 	}
 	told := fmt.Errorf("postgreshandler: looking at %s: %s%w", s.table.Quoted(), advice, postgreserror.Shown(err))
-	if !errors.Is(ctx.Err(), context.Canceled) && verdict != sqlhandler.Unknown && verdict != sqlhandler.Mistake {
+	if !errors.Is(ctx.Err(), context.Canceled) && verdict != sqlhandler.VerdictUnknown && verdict != sqlhandler.VerdictPermanent {
 		return loki.Unavailable(told)
 	}
 	return told

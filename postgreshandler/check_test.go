@@ -80,7 +80,7 @@ func TestCheckTellsWhatGetsInTheWay(t *testing.T) {
 	s.exec(t, trigger("audit_all", "BEFORE", "STATEMENT"))
 	s.exec(t, "ALTER TABLE $T ADD COLUMN made timestamptz NOT NULL DEFAULT now(), ADD COLUMN number bigint NOT NULL GENERATED ALWAYS AS IDENTITY, ADD COLUMN note text")
 	require.NoError(t, postgreshandler.Check(t.Context(), s.db, history...), "these do no harm")
-	s.everyOperation(t)
+	s.EveryOperation(t)
 
 	partition := `ALTER TABLE "` + s.schema + `"."parent" ATTACH PARTITION $T FOR VALUES WITH (MODULUS 1, REMAINDER 0)`
 	for says, change := range map[string][2]string{

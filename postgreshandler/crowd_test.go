@@ -27,7 +27,7 @@ func TestManyCallersShareFewConnections(t *testing.T) {
 	)
 	for i := range callers {
 		calls.Go(func() {
-			c := s.claim(fmt.Sprint(i))
+			c := s.Claim(fmt.Sprint(i))
 			ok, err := crowd.Lock(t.Context(), c)
 			if err == nil && ok {
 				held.Add(1)
@@ -49,8 +49,8 @@ func TestAFullPoolIsNamed(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.db.SetMaxOpenConns(1)
-	c := s.claim("k")
-	s.mustGrant(t, c)
+	c := s.Claim("k")
+	s.MustGrant(t, c)
 	tx, err := s.db.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	_, err = s.Extend(within(t, 300*time.Millisecond), c)
@@ -58,5 +58,5 @@ func TestAFullPoolIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "the pool had no connection free within")
 	require.ErrorContains(t, err, "1 in use, 0 idle, SetMaxOpenConns 1")
 	require.NoError(t, tx.Rollback())
-	s.mustExtend(t, c, true)
+	s.MustExtend(t, c, true)
 }

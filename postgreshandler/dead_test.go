@@ -161,7 +161,7 @@ func TestConnectionsThatDiedInSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := behindNAT(t, s, open)
-			c, idle := s.claim(name), 8
+			c, idle := s.Claim(name), 8
 			if name == "pgxpool" {
 				idle = 3 // each has a place in that pool for 15 s after it was found dead
 			}
@@ -225,8 +225,8 @@ func TestNotify_AConnectionThatDiedInSilence(t *testing.T) {
 	n.fill(t, 8)
 	n.Forget()
 	requireTold(t, notified)
-	c := s.claim("job")
-	s.mustGrant(t, c)
-	s.mustRelease(t, c)
+	c := s.Claim("job")
+	s.MustGrant(t, c)
+	s.MustRelease(t, c)
 	requireTold(t, notified)
 }

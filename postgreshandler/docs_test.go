@@ -75,10 +75,10 @@ func TestServerDocumentedStatements(t *testing.T) {
 		if !checked && !strings.HasPrefix(block, "CREATE TABLE") {
 			checked = true
 			require.NoError(t, postgreshandler.Check(t.Context(), s.db, s.opts...), "the page has the tables as they are needed")
-			c := s.claim("invoice-batch")
+			c := s.Claim("invoice-batch")
 			for range 2 {
-				s.mustGrant(t, c)
-				s.mustRelease(t, c)
+				s.MustGrant(t, c)
+				s.MustRelease(t, c)
 			}
 		}
 		statement := strings.ReplaceAll(s.quoted(block), "TO app;", "TO PUBLIC;")
@@ -95,39 +95,39 @@ func TestServerDocumentedWayToTakeALock(t *testing.T) {
 	t.Parallel()
 	for i, way := range taking(t) {
 		s := newStore(t, postgreshandler.WithHistory(time.Hour))
-		victim := s.claim("invoice-batch")
-		s.mustGrant(t, victim)
+		victim := s.Claim("invoice-batch")
+		s.MustGrant(t, victim)
 		before, held, err := s.Inspect(t.Context(), victim.Key)
 		require.NoError(t, err)
 		require.True(t, held)
 		s.exec(t, s.quoted(way))
 
-		s.mustExtend(t, victim, false)
-		by := s.mustBeBusy(t, victim)
+		s.MustExtend(t, victim, false)
+		by := s.MustBeBusy(t, victim)
 		require.Equal(t, "on call", by.ID, "the holder does not get it back by asking for it anew")
 		require.False(t, by.Since.Before(before.Since))
 		require.InDelta(t, 30*time.Second, by.Left, float64(25*time.Second))
-		s.mustRelease(t, victim)
+		s.MustRelease(t, victim)
 
 		runs, err := s.History(t.Context(), victim.Key, 10)
 		require.NoError(t, err)
 		require.Equal(t, "on call", runs[0].Holder)
-		require.Equal(t, sqlhandler.Held, runs[0].Outcome)
+		require.Equal(t, sqlhandler.RunHeld, runs[0].Outcome)
 		if i == 0 {
 			require.Len(t, runs, 1, "the page has another way where a history is kept")
 			continue
 		}
 		require.Len(t, runs, 2)
 		require.Equal(t, victim.Token, runs[1].Token)
-		require.Equal(t, sqlhandler.Superseded, runs[1].Outcome)
+		require.Equal(t, sqlhandler.RunSuperseded, runs[1].Outcome)
 		require.Equal(t, before.Since, runs[1].Since)
 		require.Equal(t, runs[0].Since, runs[1].Until, "they are not two at once")
 
-		s.expire(t, victim.Key)
+		s.End(t, victim.Key)
 		s.exec(t, s.quoted(way))
 		runs, err = s.History(t.Context(), victim.Key, 10)
 		require.NoError(t, err)
-		require.Equal(t, []sqlhandler.Outcome{sqlhandler.Held, sqlhandler.Expired, sqlhandler.Superseded}, []sqlhandler.Outcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+		require.Equal(t, []sqlhandler.RunOutcome{sqlhandler.RunHeld, sqlhandler.RunExpired, sqlhandler.RunSuperseded}, []sqlhandler.RunOutcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
 	}
 }
 

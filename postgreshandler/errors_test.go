@@ -134,7 +134,7 @@ func TestServerMistakes(t *testing.T) {
 	s.exec(t, `GRANT USAGE ON SCHEMA "`+s.schema+`" TO `+role)
 	require.ErrorContains(t, s.open(t, "user="+role).anyError(t), "USAGE on the schema and SELECT, INSERT")
 	s.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON $T TO "+role)
-	s.open(t, "user="+role).everyOperation(t)
+	s.open(t, "user="+role).EveryOperation(t)
 
 	require.ErrorContains(t, s.open(t, "user=loki_test_nobody").anyError(t), "28000")
 	require.ErrorContains(t, s.open(t, "dbname=loki_test_nowhere").anyError(t), "no such database")
@@ -172,7 +172,7 @@ func (s *store) anyError(t *testing.T) (err error) {
 func TestServerOutages(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.mustGrant(t, claim)
+	s.MustGrant(t, claim)
 	role := "loki_test_" + s.schema[5:13]
 	s.exec(t, "CREATE ROLE "+role+" SUPERUSER LOGIN CONNECTION LIMIT 0")
 	t.Cleanup(func() { _, _ = shared.db.Exec("DROP ROLE " + role) })

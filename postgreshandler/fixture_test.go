@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/postgreshandler/internal/postgrestest"
 	"github.com/lokilock/loki/postgreshandler/migrations"
@@ -68,6 +68,7 @@ var doomedServer = sync.OnceValue(func() *postgrestest.Server { return postgrest
 // store is a handler on tables of the test's own.
 type store struct {
 	*postgreshandler.Handler
+	*sqltest.Store
 	server *postgrestest.Server
 	db     *sql.DB
 	schema string
@@ -82,24 +83,40 @@ func newStore(t *testing.T, opts ...postgreshandler.Option) *store {
 
 func newStoreOn(t *testing.T, server *postgrestest.Server, opts ...postgreshandler.Option) *store {
 	t.Helper()
-	s := &store{server: server, db: server.Open(t), schema: "test " + strings.ToLower(rand.Text())}
-	s.db.SetMaxOpenConns(connections)
-	s.db.SetMaxIdleConns(connections)
-	_, err := s.db.ExecContext(t.Context(), `CREATE SCHEMA "`+s.schema+`"`)
+	db := server.Open(t)
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	s := &store{server: server, schema: "test " + strings.ToLower(rand.Text())}
+	_, err := db.ExecContext(t.Context(), `CREATE SCHEMA "`+s.schema+`"`)
 	require.NoError(t, err)
-	require.NoError(t, migrations.Apply(t.Context(), s.db, migrations.WithSchema(s.schema), migrations.WithHistory()))
+	require.NoError(t, migrations.Apply(t.Context(), db, migrations.WithSchema(s.schema), migrations.WithHistory()))
 	s.opts = append(opts, postgreshandler.WithSchema(s.schema))
-	s.Handler = postgreshandler.New(s.db, s.opts...)
-	return s
+	return s.with(db, postgreshandler.New(db, s.opts...))
+}
+
+// with returns another handler of the same tables.
+func (s *store) with(db *sql.DB, h *postgreshandler.Handler) *store {
+	other := *s
+	other.db, other.Handler = db, h
+	const micros = "(extract(epoch FROM %s) * 1000000)::bigint"
+	other.Store = &sqltest.Store{Handler: h, DB: db, Admin: db, Statements: sqltest.Statements{
+		Clock:    "SELECT " + fmt.Sprintf(micros, "clock_timestamp()"),
+		Session:  "SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) || pg_backend_pid() || (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) FROM pg_settings WHERE source = 'session' OR name LIKE '%isolation'",
+		PID:      "SELECT pg_backend_pid()",
+		Kill:     "SELECT pg_terminate_backend(%d, 5000)",
+		Rows:     s.fill("SELECT count(*) FROM $T WHERE starts_with(service_key, $1)"),
+		Key:      s.fill("SELECT service_key FROM $T WHERE token = $1"),
+		Until:    s.fill("SELECT " + fmt.Sprintf(micros, "expires_at") + " FROM $T WHERE service_key = $1"),
+		Expire:   s.fill("UPDATE $T SET expires_at = greatest(granted_at, clock_timestamp() - interval '1 millisecond') WHERE service_key = $1"),
+		SetFence: s.fill("UPDATE $T SET fence = $2, expires_at = clock_timestamp() WHERE service_key = $1"),
+		Occupy:   s.fill("INSERT INTO $T VALUES ($1, 't', 'h', now(), now(), 1)"),
+		Waiting:  "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%" + s.schema + "%' AND pid <> pg_backend_pid()",
+	}}
+	return &other
 }
 
 // on is a handler of the same tables on another database.
-func (s *store) on(db *sql.DB) *store {
-	other := *s
-	other.db = db
-	other.Handler = postgreshandler.New(db, s.opts...)
-	return &other
-}
+func (s *store) on(db *sql.DB) *store { return s.with(db, postgreshandler.New(db, s.opts...)) }
 
 // open returns another pool on the store's server, with params added to its data source name.
 func (s *store) open(t *testing.T, params ...string) *store {
@@ -114,11 +131,6 @@ func (s *store) openAs(t *testing.T, driverName string) *store {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return s.on(db)
-}
-
-// claim is a new claim.
-func (s *store) claim(key string) loki.Claim {
-	return loki.Claim{Key: key, Token: rand.Text(), Expiry: 30 * time.Second, Holder: "host/" + rand.Text()[:4]}
 }
 
 // fill puts the tables' names for $T and $H.
@@ -137,65 +149,6 @@ func (s *store) exec(t *testing.T, statement string, args ...any) {
 func (s *store) get(t *testing.T, dest any, statement string, args ...any) {
 	t.Helper()
 	require.NoError(t, s.db.QueryRowContext(t.Context(), s.fill(statement), args...).Scan(dest))
-}
-
-// rows is how many rows the table has.
-func (s *store) rows(t *testing.T) (n int) {
-	t.Helper()
-	s.get(t, &n, "SELECT count(*) FROM $T")
-	return n
-}
-
-// expire ends the claim on key as time would.
-func (s *store) expire(t *testing.T, key string) {
-	t.Helper()
-	s.exec(t, "UPDATE $T SET expires_at = greatest(granted_at, clock_timestamp() - interval '1 millisecond') WHERE service_key = $1", key)
-}
-
-func (s *store) mustGrant(t *testing.T, c loki.Claim) int64 {
-	t.Helper()
-	g, err := s.Grant(t.Context(), c)
-	require.NoError(t, err)
-	require.True(t, g.Held)
-	require.Zero(t, g.HeldBy)
-	return g.Fence
-}
-
-func (s *store) mustBeBusy(t *testing.T, c loki.Claim) loki.Holder {
-	t.Helper()
-	g, err := s.Grant(t.Context(), c)
-	require.NoError(t, err)
-	require.False(t, g.Held)
-	require.Zero(t, g.Fence)
-	require.NotEmpty(t, g.HeldBy.ID, "whoever is refused is told by whom")
-	return g.HeldBy
-}
-
-func (s *store) mustRelease(t *testing.T, c loki.Claim) {
-	t.Helper()
-	require.NoError(t, s.Release(t.Context(), c))
-}
-
-func (s *store) mustExtend(t *testing.T, c loki.Claim, want bool) {
-	t.Helper()
-	held, err := s.Extend(t.Context(), c)
-	require.NoError(t, err)
-	require.Equal(t, want, held)
-}
-
-// everyOperation uses each statement once.
-func (s *store) everyOperation(t *testing.T) {
-	t.Helper()
-	c := s.claim("every operation")
-	fence := s.mustGrant(t, c)
-	require.Equal(t, fence, s.mustGrant(t, c))
-	s.mustBeBusy(t, s.claim("every operation"))
-	s.mustExtend(t, c, true)
-	_, held, err := s.Inspect(t.Context(), c.Key)
-	require.NoError(t, err)
-	require.True(t, held)
-	s.mustRelease(t, c)
-	require.Zero(t, s.rows(t))
 }
 
 // within is a context that ends.

@@ -77,7 +77,7 @@ func TestLockerWithPostgresAsPrimary(t *testing.T) {
 	require.ErrorIs(t, b.ExecuteWithinLock(t.Context(), time.Minute, nothing), loki.ErrBusy)
 	require.NoError(t, end())
 	require.NoError(t, b.ExecuteWithinLock(t.Context(), time.Minute, nothing))
-	require.Zero(t, s.rows(t))
+	require.Zero(t, s.Count(t))
 }
 
 // Waiters are woken by the release, in processes that have a pool of one each.
@@ -100,7 +100,7 @@ func TestLockerWaitsByNotification(t *testing.T) {
 	require.Eventually(t, func() bool { return s.ears(t) == waiters }, 20*time.Second, 5*time.Millisecond)
 	require.NoError(t, end())
 	wg.Wait()
-	require.Eventually(t, func() bool { return s.ears(t) == 0 && s.rows(t) == 0 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return s.ears(t) == 0 && s.Count(t) == 0 }, 10*time.Second, 5*time.Millisecond)
 }
 
 func TestLockerWithPostgresAsSecondary(t *testing.T) {
@@ -115,11 +115,11 @@ func TestLockerWithPostgresAsSecondary(t *testing.T) {
 	a, b := instance(t, primary, s.Handler), instance(t, primary, s.open(t).Handler)
 
 	end := hold(t, a, time.Second)
-	require.Equal(t, 1, s.rows(t), "what the primary has granted is mirrored")
+	require.Equal(t, 1, s.Count(t), "what the primary has granted is mirrored")
 	down()
 	require.ErrorIs(t, b.ExecuteWithinLock(t.Context(), time.Minute, nothing), loki.ErrBusy, "the secondary knows")
 	require.NoError(t, end())
-	require.Zero(t, s.rows(t))
+	require.Zero(t, s.Count(t))
 
 	var at loki.Outcome
 	end = hold(t, a, time.Second)
@@ -128,7 +128,7 @@ func TestLockerWithPostgresAsSecondary(t *testing.T) {
 	require.NoError(t, b.ExecuteWithinLock(t.Context(), time.Minute, nothing, loki.WithOutcome(&at)))
 	require.Equal(t, "secondary", string(at.Store))
 	require.Positive(t, at.Fence)
-	require.Zero(t, s.rows(t))
+	require.Zero(t, s.Count(t))
 }
 
 // Fences grow whichever store grants, since what one has issued is a floor for the other.
@@ -162,7 +162,7 @@ func TestLockerKeepsItsLockOverARestart(t *testing.T) {
 	server.Restart(t)
 	require.ErrorIs(t, instance(t, s.open(t).Handler, nil).ExecuteWithinLock(t.Context(), time.Minute, nothing), loki.ErrBusy)
 	require.NoError(t, end())
-	require.Zero(t, s.rows(t))
+	require.Zero(t, s.Count(t))
 }
 
 // An occurrence's record stays for as long as it is to be kept, and another instance finds it.
@@ -175,5 +175,5 @@ func TestLockerOccurrences(t *testing.T) {
 		require.NoError(t, a.ExecuteWithinLock(t.Context(), time.Minute, nothing, once))
 		require.ErrorIs(t, b.ExecuteWithinLock(t.Context(), time.Minute, nothing, once), loki.ErrDone)
 	}
-	require.Equal(t, 3, s.rows(t))
+	require.Equal(t, 3, s.Count(t))
 }

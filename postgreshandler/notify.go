@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokilock/loki/postgreshandler/internal/postgreserror"
-	"github.com/lokilock/loki/sqlhandler"
 )
 
 // Notify implements [loki.Notifier], by LISTEN and a message that the statements send. All callers share one connection,
@@ -30,7 +29,7 @@ func (h *Handler) Notify(ctx context.Context, key string) (<-chan struct{}, erro
 		return nil, errors.ErrUnsupported
 	}
 	var told chan struct{}
-	err := sqlhandler.Do(ctx, h.shared, "notify", key, func() (err error) {
+	err := h.base.Do(ctx, "notify", key, func() (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

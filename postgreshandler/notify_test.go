@@ -49,35 +49,35 @@ func TestNotify_TellsOfReleaseAndShorterExpiry(t *testing.T) {
 	told, _ := s.listen(t, "job")
 	other, _ := s.listen(t, "another")
 
-	c := s.claim("job")
-	s.mustGrant(t, c)
-	s.mustRelease(t, c)
+	c := s.Claim("job")
+	s.MustGrant(t, c)
+	s.MustRelease(t, c)
 	requireTold(t, told)
 
-	s.mustGrant(t, c)
+	s.MustGrant(t, c)
 	c.Expiry = 20 * time.Second
-	s.mustExtend(t, c, true)
+	s.MustExtend(t, c, true)
 	requireTold(t, told)
 
 	c.Expiry = 10 * time.Second
-	s.mustGrant(t, c)
+	s.MustGrant(t, c)
 	requireTold(t, told)
 
-	next := s.claim("job")
+	next := s.Claim("job")
 	next.Supersedes, next.Expiry = c.Token, 5*time.Second
-	s.mustGrant(t, next)
+	s.MustGrant(t, next)
 	requireTold(t, told)
 
 	next.Expiry = time.Minute
-	s.mustExtend(t, next, true)
-	s.mustGrant(t, next)
+	s.MustExtend(t, next, true)
+	s.MustGrant(t, next)
 	next.Quiet = true
-	s.mustRelease(t, next)
-	s.mustRelease(t, next) // of what is not held any more
+	s.MustRelease(t, next)
+	s.MustRelease(t, next) // of what is not held any more
 	// What is sent after all those comes after it, if at all.
-	loud := s.claim("another")
-	s.mustGrant(t, loud)
-	s.mustRelease(t, loud)
+	loud := s.Claim("another")
+	s.MustGrant(t, loud)
+	s.MustRelease(t, loud)
 	requireTold(t, other)
 	require.Empty(t, told, "neither a longer expiry nor a quiet release wakes anybody, nor another lock's")
 }
@@ -99,7 +99,7 @@ func TestNotify_NothingIsLeft(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, 1, s.ears(t), "round %d", round)
-		s.everyOperation(t) // over the one connection that the pool may have
+		s.EveryOperation(t) // over the one connection that the pool may have
 		cancel()
 		require.Eventually(t, func() bool { return s.ears(t) == 0 }, 10*time.Second, 5*time.Millisecond)
 	}
@@ -112,9 +112,9 @@ func TestNotify_ABrokenConnectionIsRestored(t *testing.T) {
 	s.exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' || $1 || '%' AND pid <> pg_backend_pid()", s.schema)
 	requireTold(t, told) // something may have been missed
 
-	c := s.claim("job")
-	s.mustGrant(t, c)
-	s.mustRelease(t, c)
+	c := s.Claim("job")
+	s.MustGrant(t, c)
+	s.MustRelease(t, c)
 	requireTold(t, told)
 	require.Equal(t, 1, s.ears(t))
 }
@@ -155,9 +155,9 @@ func TestNotify_AServerThatStaysAway(t *testing.T) {
 	require.True(t, loki.IsUnavailable(err), "%v", err)
 	server.Restart(t)
 	told, _ = s.listen(t, "job")
-	c := s.claim("job")
-	s.mustGrant(t, c)
-	s.mustRelease(t, c)
+	c := s.Claim("job")
+	s.MustGrant(t, c)
+	s.MustRelease(t, c)
 	requireTold(t, told)
 }
 
@@ -169,9 +169,9 @@ func TestNotify_ComingAndGoing(t *testing.T) {
 		_, leave := s.listen(t, "job")
 		go leave()
 		told, stop := s.listen(t, "job")
-		c := s.claim("job")
-		s.mustGrant(t, c)
-		s.mustRelease(t, c)
+		c := s.Claim("job")
+		s.MustGrant(t, c)
+		s.MustRelease(t, c)
 		requireTold(t, told)
 		stop()
 	}
@@ -190,15 +190,13 @@ func TestNotify_WhereNobodyCanListen(t *testing.T) {
 	direct := postgreshandler.New(traced.db, append(s.opts, postgreshandler.WithListenDSN(s.server.DSN()))...)
 	told, err := direct.Notify(t.Context(), "job")
 	require.NoError(t, err)
-	c := s.claim("job")
-	traced.mustGrant(t, c)
-	traced.mustRelease(t, c)
+	c := s.Claim("job")
+	traced.MustGrant(t, c)
+	traced.MustRelease(t, c)
 	requireTold(t, told)
 
-	_, err = s.Notify(t.Context(), "")
-	require.ErrorContains(t, err, "no key")
-	_, err = s.Notify(t.Context(), "a\x00")
-	require.ErrorContains(t, err, "NUL")
+	_, err = s.Notify(t.Context(), "\xff")
+	require.ErrorContains(t, err, "not valid UTF-8")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = s.Notify(ctx, "job")
@@ -221,9 +219,9 @@ func TestNotify_Silence(t *testing.T) {
 			signs++
 		}
 	}
-	c := s.claim("job")
-	s.mustGrant(t, c)
-	s.mustRelease(t, c)
+	c := s.Claim("job")
+	s.MustGrant(t, c)
+	s.MustRelease(t, c)
 	requireTold(t, told)
 	s.get(t, &later, ear)
 	require.Equal(t, pid, later, "it is the same connection")
@@ -247,11 +245,11 @@ func TestNotify_Without(t *testing.T) {
 
 	told, _ := s.listen(t, "job")
 	other, _ := s.listen(t, "another")
-	quiet, loud := s.claim("job"), s.claim("another")
-	s.mustGrant(t, quiet)
-	s.mustGrant(t, loud)
+	quiet, loud := s.Claim("job"), s.Claim("another")
+	s.MustGrant(t, quiet)
+	s.MustGrant(t, loud)
 	require.NoError(t, silent.Release(t.Context(), quiet))
-	s.mustRelease(t, loud)
+	s.MustRelease(t, loud)
 	requireTold(t, other)
 	require.Empty(t, told)
 }

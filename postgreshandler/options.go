@@ -55,9 +55,9 @@ func WithSchema(name string) Option {
 // Handlers of one table should all have the option, or none: what ends by one without it leaves no trace.
 func WithHistory(keep time.Duration) Option {
 	return func(s *settings) {
-		seconds, err := sqlhandler.KeepSeconds(keep)
+		seconds, err := sqlhandler.Seconds(keep)
 		if err != nil {
-			s.mistakes = append(s.mistakes, err)
+			s.mistakes = append(s.mistakes, fmt.Errorf("WithHistory: %w; leave the option out to keep none", err))
 		}
 		s.keepSeconds = seconds
 	}

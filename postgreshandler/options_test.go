@@ -28,7 +28,7 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 		"at most 63":                       postgreshandler.New(db, postgreshandler.WithSchema(strings.Repeat("s", 64))),
 		"control character":                postgreshandler.New(db, postgreshandler.WithTable("a\nb")),
 		"not valid UTF-8":                  postgreshandler.New(db, postgreshandler.WithTable("\xff")),
-		"to be kept for 0s":                postgreshandler.New(db, postgreshandler.WithHistory(0)),
+		"WithHistory: 0s is not possible":  postgreshandler.New(db, postgreshandler.WithHistory(0)),
 		"WithListenDSN: the data source":   postgreshandler.New(db, postgreshandler.WithListenDSN("")),
 		"option 2 is nil":                  postgreshandler.New(db, postgreshandler.WithTable("t"), nil),
 		"postgreshandler: this Handler wa": {},
@@ -51,7 +51,7 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 	require.ErrorContains(t, (*postgreshandler.Handler)(nil).Validate(), "was not made by New")
 
 	err := postgreshandler.New(nil, nil, postgreshandler.WithTable(""), postgreshandler.WithHistory(-1)).Validate()
-	for _, says := range []string{"option 1 is nil", "name of the table", "history", "database is nil"} {
+	for _, says := range []string{"option 1 is nil", "name of the table", "WithHistory", "database is nil"} {
 		require.ErrorContains(t, err, says, "every mistake at once")
 	}
 	require.NoError(t, postgreshandler.New(db).Validate())

@@ -20,15 +20,15 @@ func TestCase066_FirstUseAfterAnOutage(t *testing.T) {
 	s := newStoreOn(t, server)
 	s.db.SetMaxIdleConns(8)
 	s.db.SetMaxOpenConns(8)
-	c := s.claim("k")
-	s.mustGrant(t, c)
-	fill := func() { s.race(t, "k", 8) } // with idle connections
+	c := s.Claim("k")
+	s.MustGrant(t, c)
+	fill := func() { s.Race(t, "k", 8) } // with idle connections
 	for _, end := range []func(){server.Kill, func() { server.Shutdown(t) }} {
 		fill()
 		end()
 		server.Restart(t) // nobody has called meanwhile
-		s.mustBeBusy(t, s.claim("k"))
-		s.mustExtend(t, c, true)
+		s.MustBeBusy(t, s.Claim("k"))
+		s.MustExtend(t, c, true)
 	}
 	fill()
 	server.Kill()
@@ -41,8 +41,8 @@ func TestCase066_FirstUseAfterAnOutage(t *testing.T) {
 	_, err := s.Notify(within(t, 5*time.Second), "k")
 	require.True(t, loki.IsUnavailable(err), "%v", err)
 	server.Restart(t)
-	s.mustExtend(t, c, true)
-	s.mustBeBusy(t, s.claim("k"))
+	s.MustExtend(t, c, true)
+	s.MustBeBusy(t, s.Claim("k"))
 	require.Zero(t, s.db.Stats().InUse)
 }
 
@@ -50,7 +50,7 @@ func TestCase066_FirstUseAfterAnOutage(t *testing.T) {
 func TestServerThatIsFrozen(t *testing.T) {
 	server := doomedServer()
 	s := newStoreOn(t, server)
-	s.mustGrant(t, claim)
+	s.MustGrant(t, claim)
 	server.Stop(t)
 	for op, send := range operations {
 		begun := time.Now()
@@ -61,7 +61,7 @@ func TestServerThatIsFrozen(t *testing.T) {
 	_, err := s.Notify(within(t, 100*time.Millisecond), claim.Key)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	server.Cont(t)
-	s.mustBeBusy(t, s.claim(claim.Key))
+	s.MustBeBusy(t, s.Claim(claim.Key))
 	require.Eventually(t, func() bool { return s.db.Stats().InUse == 0 }, 20*time.Second, 5*time.Millisecond)
 }
 

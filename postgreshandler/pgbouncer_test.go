@@ -36,7 +36,7 @@ func TestStatementsBehindATransactionPooler(t *testing.T) {
 		for i := range 8 {
 			calls.Go(func() {
 				for j := range 15 {
-					c := s.claim(fmt.Sprint(i, j))
+					c := s.Claim(fmt.Sprint(i, j))
 					_, err := through.Grant(t.Context(), c)
 					_, extendErr := through.Extend(t.Context(), c)
 					if err := errors.Join(err, extendErr, through.Release(t.Context(), c)); err != nil {
@@ -46,7 +46,7 @@ func TestStatementsBehindATransactionPooler(t *testing.T) {
 			})
 		}
 		calls.Wait()
-		through.everyOperation(t)
+		through.EveryOperation(t)
 		_, err := through.History(t.Context(), "every operation", 3)
 		require.NoError(t, err)
 		require.NoError(t, postgreshandler.Check(t.Context(), db, s.opts...))
@@ -88,7 +88,7 @@ func TestRefusalsOfAPooler(t *testing.T) {
 		db, err := sql.Open("pgx", pooler.DSN(params...))
 		require.NoError(t, err)
 		defer db.Close()
-		_, err = s.on(db).Lock(within(t, 20*time.Second), s.claim("k"))
+		_, err = s.on(db).Lock(within(t, 20*time.Second), s.Claim("k"))
 		return err
 	}
 	for says, param := range map[string]string{

@@ -72,7 +72,7 @@ func TestNotify_BehindAPooler(t *testing.T) {
 	s := newStore(t)
 	pooled := s.server.Open(t, fmt.Sprintf("port=%d", pooler(t, s.server.Port())))
 	through := s.on(pooled)
-	through.everyOperation(t)
+	through.EveryOperation(t)
 	_, err := through.Notify(t.Context(), "job")
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "pooler")

@@ -15,24 +15,24 @@ import (
 func TestServerClockPutBackUnderAClaim(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, postgreshandler.WithHistory(time.Hour))
-	a, b := s.claim("k"), s.claim("k")
+	a, b := s.Claim("k"), s.Claim("k")
 	b.Supersedes = a.Token
-	s.mustGrant(t, a)
+	s.MustGrant(t, a)
 	s.exec(t, "UPDATE $T SET granted_at = granted_at + interval '1 hour', expires_at = expires_at + interval '1 hour', fence = fence + 3600000000")
 	var fence int64
 	s.get(t, &fence, "SELECT fence FROM $T")
-	require.Equal(t, fence+1, s.mustGrant(t, b))
-	s.requireOutcomes(t, "k", sqlhandler.Held, sqlhandler.Superseded)
+	require.Equal(t, fence+1, s.MustGrant(t, b))
+	s.requireOutcomes(t, "k", sqlhandler.RunHeld, sqlhandler.RunSuperseded)
 }
 
 func TestServerClockPutBackAfterARelease(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, postgreshandler.WithHistory(time.Hour))
-	a, b := s.claim("k"), s.claim("k")
-	s.mustGrant(t, a)
-	s.mustRelease(t, a)
+	a, b := s.Claim("k"), s.Claim("k")
+	s.MustGrant(t, a)
+	s.MustRelease(t, a)
 	s.exec(t, "UPDATE $H SET granted_at = granted_at + interval '1 hour', ended_at = ended_at + interval '1 hour'")
-	s.mustGrant(t, b)
+	s.MustGrant(t, b)
 	runs, err := s.History(t.Context(), "k", 1)
 	require.NoError(t, err)
 	require.Equal(t, b.Token, runs[0].Token, "the first is the one that holds")
@@ -43,16 +43,16 @@ func TestServerClockPutBackUnderAKeptFence(t *testing.T) {
 	t.Parallel()
 	for _, supersedes := range []string{"", "older"} {
 		s := newStore(t, postgreshandler.WithHistory(time.Hour))
-		a, b := s.claim("k"), s.claim("k")
+		a, b := s.Claim("k"), s.Claim("k")
 		a.Fence = time.Now().Add(2 * time.Hour).UnixMicro()
 		b.Supersedes = supersedes
-		fence := s.mustGrant(t, a)
-		s.mustRelease(t, a)
+		fence := s.MustGrant(t, a)
+		s.MustRelease(t, a)
 		s.exec(t, "UPDATE $T SET expires_at = expires_at + interval '1 hour'")
 		by, held, err := s.Inspect(t.Context(), "k")
 		require.NoError(t, err)
 		require.False(t, held, "by %v", by)
-		require.Equal(t, fence+1, s.mustGrant(t, b))
-		s.requireOutcomes(t, "k", sqlhandler.Held, sqlhandler.Released)
+		require.Equal(t, fence+1, s.MustGrant(t, b))
+		s.requireOutcomes(t, "k", sqlhandler.RunHeld, sqlhandler.RunReleased)
 	}
 }

@@ -21,15 +21,15 @@ func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
 	var want []sqlhandler.Run
 	take := func(change func(*loki.Claim)) loki.Claim {
 		t.Helper()
-		c := s.claim("k")
+		c := s.Claim("k")
 		if change != nil {
 			change(&c)
 		}
-		fence := s.mustGrant(t, c)
+		fence := s.MustGrant(t, c)
 		want = append([]sqlhandler.Run{{Token: c.Token, Holder: c.Holder, Fence: fence}}, want...)
 		return c
 	}
-	ends := func(as sqlhandler.Outcome) { want[0].Outcome = as }
+	ends := func(as sqlhandler.RunOutcome) { want[0].Outcome = as }
 	requireRuns := func() {
 		t.Helper()
 		runs, err := s.History(t.Context(), "k", 100)
@@ -38,7 +38,7 @@ func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
 		for i, r := range runs {
 			require.False(t, r.Since.IsZero())
 			require.False(t, r.Until.Before(r.Since))
-			if r.Outcome != sqlhandler.Held && r.Outcome != sqlhandler.Expired {
+			if r.Outcome != sqlhandler.RunHeld && r.Outcome != sqlhandler.RunExpired {
 				require.WithinDuration(t, time.Now(), r.Until, 20*time.Second, "when it ended, not when it would have expired")
 			}
 			r.Since, r.Until = time.Time{}, time.Time{}
@@ -48,53 +48,53 @@ func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
 
 	requireRuns()
 	c := take(nil)
-	ends(sqlhandler.Held)
+	ends(sqlhandler.RunHeld)
 	requireRuns()
-	s.mustGrant(t, c)
-	s.mustExtend(t, c, true)
-	s.mustBeBusy(t, s.claim("k"))
+	s.MustGrant(t, c)
+	s.MustExtend(t, c, true)
+	s.MustBeBusy(t, s.Claim("k"))
 	requireRuns() // it is one run
-	s.mustRelease(t, c)
-	s.mustRelease(t, c)
-	ends(sqlhandler.Released)
+	s.MustRelease(t, c)
+	s.MustRelease(t, c)
+	ends(sqlhandler.RunReleased)
 	requireRuns()
 
 	c = take(nil)
 	c.Failed = true
-	s.mustRelease(t, c)
-	ends(sqlhandler.Failed)
+	s.MustRelease(t, c)
+	ends(sqlhandler.RunFailed)
 	requireRuns()
 
 	c = take(nil)
-	s.expire(t, "k")
-	ends(sqlhandler.Expired)
+	s.End(t, "k")
+	ends(sqlhandler.RunExpired)
 	requireRuns() // also while it is the row of nobody
-	s.mustRelease(t, c)
+	s.MustRelease(t, c)
 	requireRuns() // and when it was released too late
 
 	c = take(nil)
-	s.expire(t, "k")
-	ends(sqlhandler.Expired)
+	s.End(t, "k")
+	ends(sqlhandler.RunExpired)
 	next := take(nil)
-	ends(sqlhandler.Held)
+	ends(sqlhandler.RunHeld)
 	requireRuns() // taken over
-	s.mustRelease(t, c)
+	s.MustRelease(t, c)
 	requireRuns()
 
 	take(func(c *loki.Claim) { c.Supersedes = next.Token })
-	want[1].Outcome = sqlhandler.Superseded
-	ends(sqlhandler.Held)
+	want[1].Outcome = sqlhandler.RunSuperseded
+	ends(sqlhandler.RunHeld)
 	requireRuns()
 
-	s.expire(t, "k")
+	s.End(t, "k")
 	s.exec(t, "UPDATE $T SET expires_at = expires_at - interval '2 minutes', granted_at = granted_at - interval '2 minutes', fence = 1")
 	want[0].Fence = 1
-	ends(sqlhandler.Expired)
-	other := s.claim("other")
-	for deadline := time.Now().Add(10 * time.Second); s.rows(t) > 0; {
+	ends(sqlhandler.RunExpired)
+	other := s.Claim("other")
+	for deadline := time.Now().Add(10 * time.Second); s.Count(t) > 0; {
 		require.True(t, time.Now().Before(deadline))
-		s.mustGrant(t, other)
-		s.mustRelease(t, other)
+		s.MustGrant(t, other)
+		s.MustRelease(t, other)
 	}
 	var swept string
 	s.get(t, &swept, "SELECT outcome FROM $H WHERE token = $1", want[0].Token)
@@ -109,14 +109,14 @@ func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
 func TestServerHistoryKnowsNoRemembered(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, postgreshandler.WithHistory(time.Hour))
-	c := s.claim("k")
+	c := s.Claim("k")
 	c.Fence = time.Now().Add(time.Hour).UnixMicro()
-	s.mustGrant(t, c)
-	s.mustRelease(t, c)
-	require.Equal(t, 1, s.rows(t))
-	d := s.claim("k")
-	s.mustGrant(t, d)
-	s.mustRelease(t, d)
+	s.MustGrant(t, c)
+	s.MustRelease(t, c)
+	require.Equal(t, 1, s.Count(t))
+	d := s.Claim("k")
+	s.MustGrant(t, d)
+	s.MustRelease(t, d)
 	runs, err := s.History(t.Context(), "k", 10)
 	require.NoError(t, err)
 	require.Len(t, runs, 2)
@@ -127,26 +127,26 @@ func TestServerHistoryIsPrunedByAge(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, postgreshandler.WithHistory(time.Minute))
 	s.exec(t, `INSERT INTO $H SELECT 'k', now() - interval '1 hour' - i * interval '1 second', 't', 'h', 1, now() - i * interval '1 second', 'released' FROM generate_series(1, 100) AS i`)
-	c := s.claim("other")
+	c := s.Claim("other")
 	left := func() (n int) {
 		s.get(t, &n, "SELECT count(*) FROM $H WHERE service_key = 'k'")
 		return n
 	}
 	for i := range 6 {
 		before := left()
-		s.mustGrant(t, c)
-		s.mustRelease(t, c)
+		s.MustGrant(t, c)
+		s.MustRelease(t, c)
 		require.LessOrEqual(t, before-left(), 8, "a few at a time, in round %d", i)
 	}
 	require.InDelta(t, 59, left(), 3, "what is younger stays")
-	s.mustRelease(t, c)
+	s.MustRelease(t, c)
 	require.InDelta(t, 59, left(), 3)
 }
 
 func TestServerWithoutHistory(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.everyOperation(t)
+	s.EveryOperation(t)
 	var n int
 	s.get(t, &n, "SELECT count(*) FROM $H")
 	require.Zero(t, n)

@@ -55,11 +55,11 @@ func (s *store) grant(t *testing.T, c loki.Claim) func() {
 	}
 }
 
-func (s *store) requireOutcomes(t *testing.T, key string, want ...sqlhandler.Outcome) []sqlhandler.Run {
+func (s *store) requireOutcomes(t *testing.T, key string, want ...sqlhandler.RunOutcome) []sqlhandler.Run {
 	t.Helper()
 	runs, err := s.History(t.Context(), key, 10)
 	require.NoError(t, err)
-	var outcomes []sqlhandler.Outcome
+	var outcomes []sqlhandler.RunOutcome
 	for _, r := range runs {
 		outcomes = append(outcomes, r.Outcome)
 	}
@@ -71,7 +71,7 @@ func (s *store) requireOutcomes(t *testing.T, key string, want ...sqlhandler.Out
 func TestServerReleaseBehindItsOwnGrant(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	c := s.claim("k")
+	c := s.Claim("k")
 	send, open := s.shut(t, "k")
 	send(s.grant(t, c))
 	send(func() {
@@ -80,19 +80,19 @@ func TestServerReleaseBehindItsOwnGrant(t *testing.T) {
 		}
 	})
 	open()
-	require.Zero(t, s.rows(t), "the claim is held for its whole expiry, by nobody")
+	require.Zero(t, s.Count(t), "the claim is held for its whole expiry, by nobody")
 }
 
 // A claim that came and was replaced while a grant waited has a run of its own all the same.
 func TestServerHistoryOfWhatAGrantDidNotSee(t *testing.T) {
 	t.Parallel()
-	for outcome, end := range map[sqlhandler.Outcome]func(s *store, before, next *loki.Claim){
-		sqlhandler.Superseded: func(_ *store, before, next *loki.Claim) { next.Supersedes = before.Token },
-		sqlhandler.Expired:    func(_ *store, before, _ *loki.Claim) { before.Expiry = time.Millisecond },
+	for outcome, end := range map[sqlhandler.RunOutcome]func(s *store, before, next *loki.Claim){
+		sqlhandler.RunSuperseded: func(_ *store, before, next *loki.Claim) { next.Supersedes = before.Token },
+		sqlhandler.RunExpired:    func(_ *store, before, _ *loki.Claim) { before.Expiry = time.Millisecond },
 	} {
 		t.Run(string(outcome), func(t *testing.T) {
 			s := newStore(t, postgreshandler.WithHistory(time.Hour))
-			before, next := s.claim("k"), s.claim("k")
+			before, next := s.Claim("k"), s.Claim("k")
 			end(s, &before, &next)
 			send, open := s.shut(t, "k")
 			send(s.grant(t, before))
@@ -108,7 +108,7 @@ func TestServerHistoryOfWhatAGrantDidNotSee(t *testing.T) {
 				}
 			})
 			open()
-			runs := s.requireOutcomes(t, "k", sqlhandler.Held, outcome)
+			runs := s.requireOutcomes(t, "k", sqlhandler.RunHeld, outcome)
 			require.Equal(t, []string{next.Token, before.Token}, []string{runs[0].Token, runs[1].Token})
 			require.Greater(t, runs[0].Fence, runs[1].Fence)
 		})
@@ -119,9 +119,9 @@ func TestServerHistoryOfWhatAGrantDidNotSee(t *testing.T) {
 func TestServerHistoryOfAClaimThatWasRenewed(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, postgreshandler.WithHistory(time.Hour))
-	a, next := s.claim("k"), s.claim("k")
+	a, next := s.Claim("k"), s.Claim("k")
 	next.Supersedes = a.Token
-	s.mustGrant(t, a)
+	s.MustGrant(t, a)
 	s.exec(t, "UPDATE $T SET expires_at = granted_at")
 	send, open := s.shut(t, "k")
 	send(s.grant(t, next))
@@ -129,7 +129,7 @@ func TestServerHistoryOfAClaimThatWasRenewed(t *testing.T) {
 	var fence int64
 	s.get(t, &fence, "SELECT fence FROM $T")
 	open()
-	runs := s.requireOutcomes(t, "k", sqlhandler.Held, sqlhandler.Superseded)
+	runs := s.requireOutcomes(t, "k", sqlhandler.RunHeld, sqlhandler.RunSuperseded)
 	require.Equal(t, fence, runs[1].Fence)
 	require.Equal(t, fence+1, runs[0].Fence)
 }

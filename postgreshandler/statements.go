@@ -5,7 +5,6 @@ package postgreshandler
 import (
 	"database/sql/driver"
 	_ "embed" // the statements
-	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -40,7 +39,7 @@ const maxToken = 128
 func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 	var unprepared atomic.Bool
 	statement := func(file string, args func(sqlhandler.Call) []any) sqlhandler.Statement {
-		return sqlhandler.Statement{Text: s.table.Fill(sqlhandler.Text(file, s.keepsHistory())), Args: func(c sqlhandler.Call) []any {
+		return sqlhandler.Statement{Text: s.table.Fill(sqlhandler.StatementText(file, s.keepsHistory())), Args: func(c sqlhandler.Call) []any {
 			if unprepared.Load() {
 				return append([]any{pgx.QueryExecModeExec}, args(c)...)
 			}
@@ -57,16 +56,15 @@ func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 		Overtaken: true, // a snapshot is older than the wait for the gate
 		MaxKey:    loki.MaxKeyLength,
 		MaxToken:  maxToken,
-		Refuse:    refuse,
 		Judge: func(err error) (sqlhandler.Verdict, string) {
 			if isPgx(d) && postgreserror.IsLent(err) {
 				unprepared.Store(true)
-				return sqlhandler.Again, postgreserror.BehindPooler
+				return sqlhandler.VerdictRetry, postgreserror.BehindPooler
 			}
 			return postgreserror.Judge(err)
 		},
 		Conceal: postgreserror.Shown,
-		Mistake: s.mistake,
+		Invalid: s.mistake,
 	}
 	if s.keepsHistory() {
 		dialect.History = statement(historySQL, s.historyArgs)
@@ -100,11 +98,3 @@ func (s settings) releaseArgs(c sqlhandler.Call) []any {
 func (s settings) inspectArgs(c sqlhandler.Call) []any { return []any{c.Key} }
 
 func (s settings) historyArgs(c sqlhandler.Call) []any { return []any{c.Key, int64(c.Limit)} }
-
-// refuse says what the server would not store.
-func refuse(_, s string) string {
-	if strings.ContainsRune(s, 0) {
-		return "has a NUL in it, which PostgreSQL cannot store"
-	}
-	return ""
-}

@@ -110,7 +110,7 @@ host all refused 127.0.0.1/32 reject
 	// In TLS 1.3 a client may see a reset before it has read why its certificate is refused.
 	server.Exec(t, "ALTER SYSTEM SET ssl_max_protocol_version = 'TLSv1.2'", "ALTER SYSTEM SET ssl = on", "ALTER SYSTEM SET ssl_ca_file = 'ca.crt'")
 	configure("localhost", time.Time{})
-	s.open(t, "host=localhost", "sslmode=verify-full", ca).everyOperation(t)
+	s.open(t, "host=localhost", "sslmode=verify-full", ca).EveryOperation(t)
 	requirePermanent("is not trusted: see sslrootcert", "host=localhost", "sslmode=verify-full", "sslrootcert="+file(t, other.pem))
 	requirePermanent("is not trusted: see sslrootcert", "host=localhost", "sslmode=verify-full")
 	requirePermanent("is for another name", "sslmode=verify-full", ca)

@@ -1,7 +1,5 @@
 package sqlhandler
 
-// This file is what is refused because the server would cut it, replace it or take it for something else.
-
 import (
 	"errors"
 	"fmt"
@@ -11,59 +9,35 @@ import (
 	"github.com/lokilock/loki"
 )
 
-// checkClaim refuses what could not be recorded as asked.
-func (h *Handler) checkClaim(c loki.Claim) error {
-	if err := h.checkHeld(c); err != nil {
-		return err
+// checkClaim refuses what the server could cut or replace, so that two keys, or two tokens, would become one. The Locker
+// never makes such a claim: this protects who calls a handler directly. Whatever else is wrong with one the server refuses.
+func (b *Base) checkClaim(c loki.Claim) error {
+	if c.Token == "" {
+		return errors.New("the claim has no token")
 	}
-	if c.Expiry <= 0 || c.Expiry > MaxExpiry {
-		return fmt.Errorf("the claim's expiry is %v: it must be positive and at most %v", c.Expiry, MaxExpiry)
-	}
-	return h.refuse("holder", c.Holder)
+	return errors.Join(
+		b.checkKey(c.Key),
+		b.checkText("token", c.Token, b.dialect.MaxToken),
+		b.checkText("superseded token", c.Supersedes, b.dialect.MaxToken),
+	)
 }
 
-// checkHeld refuses a claim that no row can be of.
-func (h *Handler) checkHeld(c loki.Claim) error {
-	mistakes := []error{h.checkKey(c.Key), h.checkText("token", c.Token, h.dialect.MaxToken)}
-	if c.Supersedes != "" {
-		mistakes = append(mistakes, h.checkText("superseded token", c.Supersedes, h.dialect.MaxToken))
-	}
-	return errors.Join(mistakes...)
-}
+func (b *Base) checkKey(key string) error { return b.checkText("key", key, b.dialect.MaxKey) }
 
-// checkKey counts what a key may get when it is stored.
-func (h *Handler) checkKey(key string) error {
-	return h.checkText("key", key, h.dialect.MaxKey-units(h.stored(key))+units(key))
-}
-
-func (h *Handler) stored(key string) string {
-	if h.dialect.StoredKey == nil {
-		return key
-	}
-	return h.dialect.StoredKey(key)
-}
-
-func (h *Handler) checkText(what, s string, limit int) error {
+func (b *Base) checkText(what, s string, limit int) error {
 	switch {
-	case s == "":
-		return fmt.Errorf("the claim has no %s", what)
 	case units(s) > limit:
 		return fmt.Errorf("the %s is longer than the %d UTF-16 units of its column: %q", what, limit, s)
-	}
-	return h.refuse(what, s)
-}
-
-func (h *Handler) refuse(what, s string) error {
-	if !utf8.ValidString(s) {
+	case !utf8.ValidString(s):
 		return fmt.Errorf("the %s %q is not valid UTF-8", what, s)
+	case b.dialect.Refuse == nil:
+		return nil
 	}
-	if h.dialect.Refuse != nil {
-		if why := h.dialect.Refuse(what, s); why != "" {
-			return fmt.Errorf("the %s %q %s", what, s, why)
-		}
+	if why := b.dialect.Refuse(what, s); why != "" {
+		return fmt.Errorf("the %s %q %s", what, s, why)
 	}
 	return nil
 }
 
-// units is the length that SQL counts in.
+// units returns the length that SQL counts in.
 func units(s string) int { return len(utf16.Encode([]rune(s))) }

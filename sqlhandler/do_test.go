@@ -1,7 +1,5 @@
 package sqlhandler_test
 
-// This file is about the calls of a store that are none of the statements.
-
 import (
 	"context"
 	"testing"
@@ -12,12 +10,12 @@ import (
 	"github.com/lokilock/loki/sqlhandler"
 )
 
-func TestDoTreatsACallAsTheStatementsAre(t *testing.T) {
+func TestBaseDoTreatsACallAsAStatement(t *testing.T) {
 	h, s := newStub(t, nil)
 	calls := 0
 	do := func(key string, errs ...error) error {
 		calls = 0
-		return sqlhandler.Do(t.Context(), h, "notify", key, func() error {
+		return h.Do(t.Context(), "notify", key, func() error {
 			calls++
 			if calls <= len(errs) {
 				return errs[calls-1]
@@ -35,12 +33,12 @@ func TestDoTreatsACallAsTheStatementsAre(t *testing.T) {
 	err = do("k", errNoRights)
 	require.False(t, loki.IsUnavailable(err))
 	require.ErrorIs(t, err, errNoRights)
-	require.ErrorContains(t, do(""), "no key")
-	require.Zero(t, calls, "a key that cannot be is not asked about")
+	require.ErrorContains(t, do("k "), "ends in a blank")
+	require.Zero(t, calls, "a key that the store cannot tell from another is not asked about")
 
 	ctx, cancel := context.WithCancel(t.Context())
-	require.ErrorIs(t, sqlhandler.Do(ctx, h, "notify", "k", func() error { cancel(); return errBroken }), context.Canceled)
+	require.ErrorIs(t, h.Do(ctx, "notify", "k", func() error { cancel(); return errBroken }), context.Canceled)
 	require.Empty(t, s.sent())
 
-	require.ErrorContains(t, sqlhandler.Do(t.Context(), nil, "notify", "k", func() error { return nil }), "not made by New")
+	require.ErrorContains(t, (*sqlhandler.Base)(nil).Do(t.Context(), "notify", "k", func() error { return nil }), "not made by NewBase")
 }

@@ -14,7 +14,7 @@ func ExampleNew() {
 	claim := func(c sqlhandler.Call) []any {
 		return []any{c.Key, c.Token, c.Holder, sqlhandler.Milliseconds(c.Expiry), c.Fence, c.Supersedes}
 	}
-	handler := sqlhandler.New(nil /* a *sql.DB */, sqlhandler.Dialect{
+	handler := sqlhandler.NewBase(nil /* a *sql.DB */, sqlhandler.Dialect{
 		Name: "storehandler", Table: `"locks"`, MaxKey: 400, MaxToken: 128,
 		Grant:   sqlhandler.Statement{Text: "SELECT * FROM lock_grant($1, $2, $3, $4, $5, $6)", Args: claim},
 		Extend:  sqlhandler.Statement{Text: "SELECT lock_extend($1, $2, $3, $4, $5, $6)", Args: claim},
@@ -22,9 +22,9 @@ func ExampleNew() {
 		Inspect: sqlhandler.Statement{Text: "SELECT * FROM lock_inspect($1)", Args: key},
 		Judge: func(err error) (sqlhandler.Verdict, string) {
 			if errors.Is(err, errDuplicate) {
-				return sqlhandler.Again, ""
+				return sqlhandler.VerdictRetry, ""
 			}
-			return sqlhandler.Unknown, ""
+			return sqlhandler.VerdictUnknown, ""
 		},
 	})
 	fmt.Println(handler.Validate())

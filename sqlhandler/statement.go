@@ -1,7 +1,5 @@
 package sqlhandler
 
-// This file is how a statement gets onto the wire, and what it answers off it.
-
 import (
 	"context"
 	"database/sql"
@@ -13,10 +11,10 @@ import (
 	"time"
 )
 
-// Text is a SQL file as it is sent: without the lines that are comments, which are for readers and would be sent with
-// every call. A line that begins with "--+" is one that only a handler with a history has: it stays, without the mark,
-// if history is true. So a file is SQL as it stands, of a handler without.
-func Text(file string, history bool) string {
+// StatementText returns the text of a SQL file as it is sent: without the lines that are comments, which are for readers and
+// would be sent with every call. A line that begins with "--+" belongs to a handler that keeps a history: if history is
+// true it stays, without the mark. So a file is valid SQL as it stands, of a handler without a history.
+func StatementText(file string, history bool) string {
 	var b strings.Builder
 	for line := range strings.Lines(file) {
 		code := strings.TrimSpace(line)
@@ -29,21 +27,24 @@ func Text(file string, history bool) string {
 	return b.String()
 }
 
-// MaxExpiry is the longest expiry that a claim may have here: what fits an int of seconds.
-const MaxExpiry = math.MaxInt32 * time.Second
-
-// Milliseconds is d in whole milliseconds, rounded up: how long a store keeps a claim.
+// Milliseconds returns d in whole milliseconds, rounded up: for how long a store keeps a claim.
 func Milliseconds(d time.Duration) int64 { return roundUp(d, time.Millisecond) }
 
-// Seconds is d in whole seconds, rounded up.
-func Seconds(d time.Duration) int64 { return roundUp(d, time.Second) }
+// Seconds returns d in whole seconds, rounded up, for an option that a statement takes as an int. It is an error if d is not
+// positive or more than an int has, 68 years.
+func Seconds(d time.Duration) (int64, error) {
+	if d <= 0 || d > math.MaxInt32*time.Second {
+		return 0, fmt.Errorf("%v is not possible: it must be positive and at most 68 years", d)
+	}
+	return roundUp(d, time.Second), nil
+}
 
 func roundUp(d, unit time.Duration) int64 { return int64((d-1)/unit) + 1 }
 
-// answer is what a statement has to answer: its name in the [Dialect], and the columns in their order.
+// answer is what a statement must answer: its name in the [Dialect], and the columns in their order.
 type answer struct{ statement, columns string }
 
-// The answers, as [Dialect] tells them to those who write statements.
+// The answers, as [Dialect] documents them.
 var (
 	grantAnswer   = answer{"Grant", "Held, Fence, Holder, Since, Until, Left"}
 	extendAnswer  = answer{"Extend", "Held"}
@@ -52,13 +53,13 @@ var (
 	historyAnswer = answer{"History", "Token, Holder, Fence, Since, Until, Outcome"}
 )
 
-// none is the error of a statement that must answer a row, and did not.
+// none returns the error of a statement that must answer a row and did not.
 func (a answer) none() error {
 	return fmt.Errorf("there was no answer: the dialect's %s has to answer a row in any case, with %s (Held is 0 where nothing is held); "+
 		"if it does, something between the server and the driver swallows result sets", a.statement, a.columns)
 }
 
-// scan reads a row into dest. Columns beyond it are passed over: a store may tell more than is asked for.
+// scan reads a row into dest. It ignores further columns: a store may answer more than is asked for.
 func (a answer) scan(rows *sql.Rows, dest ...any) error {
 	columns, err := rows.Columns()
 	if err != nil {

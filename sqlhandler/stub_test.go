@@ -1,7 +1,5 @@
 package sqlhandler_test
 
-// This file is a database that answers from a script, and a dialect for it.
-
 import (
 	"context"
 	"database/sql"
@@ -30,17 +28,17 @@ var (
 func judge(err error) (sqlhandler.Verdict, string) {
 	switch {
 	case errors.Is(err, errLost):
-		return sqlhandler.Again, ""
+		return sqlhandler.VerdictRetry, ""
 	case errors.Is(err, errBroken):
-		return sqlhandler.Broken, ""
+		return sqlhandler.VerdictBroken, ""
 	case errors.Is(err, errDown):
-		return sqlhandler.Unavailable, "wait"
+		return sqlhandler.VerdictUnavailable, "wait"
 	case errors.Is(err, errNoRights):
-		return sqlhandler.Mistake, "run GRANT"
+		return sqlhandler.VerdictPermanent, "run GRANT"
 	case errors.Is(err, errUnopened):
-		return sqlhandler.Unopened, "see its name"
+		return sqlhandler.VerdictUnopened, "see its name"
 	}
-	return sqlhandler.Unknown, ""
+	return sqlhandler.VerdictUnknown, ""
 }
 
 // dialect is of statements that are their own names.
@@ -54,15 +52,9 @@ func dialect() sqlhandler.Dialect {
 		Name: "stubhandler", Table: `"locks"`, MaxKey: 10, MaxToken: 8, Judge: judge,
 		Grant: statement("grant"), Extend: statement("extend"), Release: statement("release"),
 		Inspect: statement("inspect"), History: statement("history"),
-		StoredKey: func(key string) string {
-			if strings.HasSuffix(key, " ") {
-				return key + "|"
-			}
-			return key
-		},
 		Refuse: func(what, text string) string {
-			if strings.Contains(text, "\x00") {
-				return "has a zero in it"
+			if strings.HasSuffix(text, " ") {
+				return "ends in a blank"
 			}
 			return ""
 		},
@@ -96,7 +88,7 @@ func first(n int, err error, rows ...[]driver.Value) func(int) ([][]driver.Value
 	}
 }
 
-func newStub(t *testing.T, answer func(int) ([][]driver.Value, error), change ...func(*sqlhandler.Dialect)) (*sqlhandler.Handler, *stub) {
+func newStub(t *testing.T, answer func(int) ([][]driver.Value, error), change ...func(*sqlhandler.Dialect)) (*sqlhandler.Base, *stub) {
 	t.Helper()
 	s := &stub{answer: answer}
 	db := sql.OpenDB(s)
@@ -106,7 +98,7 @@ func newStub(t *testing.T, answer func(int) ([][]driver.Value, error), change ..
 	for _, f := range change {
 		f(&d)
 	}
-	return sqlhandler.New(db, d), s
+	return sqlhandler.NewBase(db, d), s
 }
 
 func (s *stub) sent() []call {
@@ -176,16 +168,16 @@ func (r *stubRows) Next(dest []driver.Value) error {
 var claim = loki.Claim{Key: "key", Token: "token", Expiry: time.Second, Holder: "host/1", Supersedes: "older"}
 
 // operations are every way to send something.
-var operations = map[string]func(context.Context, *sqlhandler.Handler) error{
-	"lock":    func(ctx context.Context, h *sqlhandler.Handler) error { _, err := h.Lock(ctx, claim); return err },
-	"grant":   func(ctx context.Context, h *sqlhandler.Handler) error { _, err := h.Grant(ctx, claim); return err },
-	"extend":  func(ctx context.Context, h *sqlhandler.Handler) error { _, err := h.Extend(ctx, claim); return err },
-	"release": func(ctx context.Context, h *sqlhandler.Handler) error { return h.Release(ctx, claim) },
-	"inspect": func(ctx context.Context, h *sqlhandler.Handler) error {
+var operations = map[string]func(context.Context, *sqlhandler.Base) error{
+	"lock":    func(ctx context.Context, h *sqlhandler.Base) error { _, err := h.Lock(ctx, claim); return err },
+	"grant":   func(ctx context.Context, h *sqlhandler.Base) error { _, err := h.Grant(ctx, claim); return err },
+	"extend":  func(ctx context.Context, h *sqlhandler.Base) error { _, err := h.Extend(ctx, claim); return err },
+	"release": func(ctx context.Context, h *sqlhandler.Base) error { return h.Release(ctx, claim) },
+	"inspect": func(ctx context.Context, h *sqlhandler.Base) error {
 		_, _, err := h.Inspect(ctx, claim.Key)
 		return err
 	},
-	"history": func(ctx context.Context, h *sqlhandler.Handler) error {
+	"history": func(ctx context.Context, h *sqlhandler.Base) error {
 		_, err := h.History(ctx, claim.Key, 5)
 		return err
 	},

@@ -28,7 +28,7 @@ type network struct {
 	resets    bool          // an idle connection is asked for a sign of life before it is used
 }
 
-func newNetwork(t *testing.T, change ...func(*sqlhandler.Dialect)) (*network, *sqlhandler.Handler) {
+func newNetwork(t *testing.T, change ...func(*sqlhandler.Dialect)) (*network, *sqlhandler.Base) {
 	t.Helper()
 	h, s := newStub(t, func(int) ([][]driver.Value, error) {
 		return [][]driver.Value{{int64(1), int64(1), nil, nil, nil, nil}}, nil
@@ -86,7 +86,7 @@ func (c *networkConn) Close() error {
 }
 
 // idle leaves n idle connections in the pool.
-func (n *network) idle(t *testing.T, h *sqlhandler.Handler, count int) {
+func (n *network) idle(t *testing.T, h *sqlhandler.Base, count int) {
 	t.Helper()
 	n.db.SetMaxIdleConns(count)
 	n.answers = make(chan struct{})

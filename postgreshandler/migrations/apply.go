@@ -100,7 +100,7 @@ func (s settings) explain(doing string, err error) error {
 		"after that USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on the two tables are enough"
 	var coded interface{ SQLState() string }
 	switch verdict, hint := postgreserror.Judge(err); {
-	case !errors.As(err, &coded), connecting(err), verdict == sqlhandler.Unavailable:
+	case !errors.As(err, &coded), connecting(err), verdict == sqlhandler.VerdictUnavailable:
 		if hint != "" {
 			hint += ": "
 		}

@@ -29,9 +29,9 @@ func Judge(err error) (sqlhandler.Verdict, string) {
 			error
 			Temporary() bool
 		}](parse); ok && file.Temporary() {
-			return sqlhandler.Unavailable, "" // this process has too many files open
+			return sqlhandler.VerdictUnavailable, "" // this process has too many files open
 		}
-		return sqlhandler.Mistake, ""
+		return sqlhandler.VerdictPermanent, ""
 	}
 	connect, connecting := errors.AsType[*pgconn.ConnectError](err)
 	if connecting {
@@ -39,48 +39,48 @@ func Judge(err error) (sqlhandler.Verdict, string) {
 	}
 	code := state(err)
 	if connecting && code == "42501" {
-		return sqlhandler.Mistake, fmt.Sprintf("this login may not connect to the database: run GRANT CONNECT ON DATABASE %s TO %s",
+		return sqlhandler.VerdictPermanent, fmt.Sprintf("this login may not connect to the database: run GRANT CONNECT ON DATABASE %s TO %s",
 			postgresname.Quote(connect.Config.Database), postgresname.Quote(connect.Config.User))
 	}
 	if advice := mistakes[code]; advice != "" {
-		return sqlhandler.Mistake, advice
+		return sqlhandler.VerdictPermanent, advice
 	}
 	if code == "08P01" {
 		if advice := poolerAdvice(err); advice != "" {
-			return sqlhandler.Mistake, advice
+			return sqlhandler.VerdictPermanent, advice
 		}
 	}
 	if connecting && code == "" {
 		if advice := tlsAdvice(err); advice != "" {
-			return sqlhandler.Mistake, advice
+			return sqlhandler.VerdictPermanent, advice
 		}
 	}
 	switch {
 	case slices.Contains(victims, code):
-		return sqlhandler.Again, ""
+		return sqlhandler.VerdictRetry, ""
 	case slices.Contains(endings, code), code != "" && code[:2] == "08":
 		if connecting { // it was refused rather than ended
-			return sqlhandler.Unavailable, ""
+			return sqlhandler.VerdictUnavailable, ""
 		}
-		return sqlhandler.Broken, ""
+		return sqlhandler.VerdictBroken, ""
 	case code == "25006":
-		return sqlhandler.Unavailable, "the server is a hot standby, or this session only reads: " + Writable
+		return sqlhandler.VerdictUnavailable, "the server is a hot standby, or this session only reads: " + Writable
 	case slices.Contains(outages, code), code != "" && slices.Contains(outageClasses, code[:2]):
-		return sqlhandler.Unavailable, ""
+		return sqlhandler.VerdictUnavailable, ""
 	case code != "":
-		return sqlhandler.Mistake, AskCheck
+		return sqlhandler.VerdictPermanent, AskCheck
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
-		return sqlhandler.Unavailable, "" // target_session_attrs asks for a primary, and none of the hosts is one now
+		return sqlhandler.VerdictUnavailable, "" // target_session_attrs asks for a primary, and none of the hosts is one now
 	case connecting && isWrite(err):
 		// In TLS 1.3 a server refuses a client's certificate when the client takes the handshake for done, and the reason
 		// and the reset that comes with it race: another try most likely reads the reason.
-		return sqlhandler.Broken, ""
+		return sqlhandler.VerdictBroken, ""
 	case connecting && loki.IsUnavailable(err):
-		return sqlhandler.Unavailable, "" // not worth another try at once, as a connection that broke is
+		return sqlhandler.VerdictUnavailable, "" // not worth another try at once, as a connection that broke is
 	case errors.Is(err, pgconn.ErrConnClosed):
-		return sqlhandler.Broken, ""
+		return sqlhandler.VerdictBroken, ""
 	}
-	return sqlhandler.Unknown, ""
+	return sqlhandler.VerdictUnknown, ""
 }
 
 func isWrite(err error) bool {
@@ -140,10 +140,10 @@ var refusals = []struct{ text, advice string }{
 // IsOutage reports whether err, of making a connection, is of a server that cannot be reached or cannot answer now.
 func IsOutage(err error) bool {
 	verdict, _ := Judge(err)
-	if verdict == sqlhandler.Unknown {
+	if verdict == sqlhandler.VerdictUnknown {
 		return loki.IsUnavailable(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 	}
-	return verdict != sqlhandler.Mistake
+	return verdict != sqlhandler.VerdictPermanent
 }
 
 // state is the SQLSTATE of an error that the server sent, in whichever driver's words.

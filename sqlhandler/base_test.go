@@ -1,12 +1,11 @@
 package sqlhandler_test
 
-// This file is about what is sent and what becomes of the answers. The stores' own packages have the conformance suite.
-
 import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -106,8 +105,8 @@ func TestHistory(t *testing.T) {
 	runs, err := h.History(t.Context(), "key", 5)
 	require.NoError(t, err)
 	require.Equal(t, []sqlhandler.Run{
-		{Token: "t2", Holder: "host/2", Fence: 9, Since: time.Unix(2, 0).UTC(), Until: time.Unix(4, 0).UTC(), Outcome: sqlhandler.Held},
-		{Holder: "somebody", Until: time.Unix(1, 0).UTC(), Outcome: sqlhandler.Expired},
+		{Token: "t2", Holder: "host/2", Fence: 9, Since: time.Unix(2, 0).UTC(), Until: time.Unix(4, 0).UTC(), Outcome: sqlhandler.RunHeld},
+		{Holder: "somebody", Until: time.Unix(1, 0).UTC(), Outcome: sqlhandler.RunExpired},
 	}, runs)
 	require.Equal(t, []call{{"history", []any{"key", "", "", "", int64(5)}}}, s.sent())
 
@@ -116,93 +115,95 @@ func TestHistory(t *testing.T) {
 	h, s = newStub(t, nil, func(d *sqlhandler.Dialect) { d.History = sqlhandler.Statement{} })
 	_, err = h.History(t.Context(), "key", 5)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	require.ErrorContains(t, err, "WithHistory, if its package has that option, or give its dialect a History")
+	require.ErrorContains(t, err, "WithHistory if its package has that option, or give its dialect a History")
 	require.Empty(t, s.sent())
 }
 
-func TestHistoryIsKeptForWholeSeconds(t *testing.T) {
-	for keep, want := range map[time.Duration]int64{1: 1, time.Second: 1, time.Second + 1: 2, sqlhandler.MaxExpiry: 1<<31 - 1} {
-		seconds, err := sqlhandler.KeepSeconds(keep)
-		require.NoError(t, err)
-		require.Equal(t, want, seconds)
-	}
-	for _, keep := range []time.Duration{0, -1, sqlhandler.MaxExpiry + 1} {
-		_, err := sqlhandler.KeepSeconds(keep)
-		require.ErrorContains(t, err, keep.String())
-	}
-}
-
-func TestClaimsThatCannotBeRecordedAreRefused(t *testing.T) {
+// A text that the server could take for another one is refused before anything is sent, and so is a claim without a token, which
+// would be everybody's.
+func TestClaimsThatCouldBecomeAnotherAreRefused(t *testing.T) {
 	with := func(change func(*loki.Claim)) loki.Claim {
 		c := claim
 		change(&c)
 		return c
 	}
 	for says, c := range map[string]loki.Claim{
-		"no key":                          with(func(c *loki.Claim) { c.Key = "" }),
-		"no token":                        with(func(c *loki.Claim) { c.Token = "" }),
-		"must be positive":                with(func(c *loki.Claim) { c.Expiry = 0 }),
-		"at most":                         with(func(c *loki.Claim) { c.Expiry = sqlhandler.MaxExpiry + 1 }),
-		"longer than the 10":              with(func(c *loki.Claim) { c.Key = strings.Repeat("𐍈", 6) }),
-		"longer than the 9":               with(func(c *loki.Claim) { c.Key = "123456789 " }),
-		"longer than the 8":               with(func(c *loki.Claim) { c.Token = "123456789" }),
-		`token "\xff" is not valid UTF-8`: with(func(c *loki.Claim) { c.Token = "\xff" }),
-		`key "a\x00" has a zero in it`:    with(func(c *loki.Claim) { c.Key = "a\x00" }),
-		`holder "\x00" has a zero`:        with(func(c *loki.Claim) { c.Holder = "\x00" }),
-		`superseded token "\x00" has`:     with(func(c *loki.Claim) { c.Supersedes = "\x00" }),
+		"no token":                             with(func(c *loki.Claim) { c.Token = "" }),
+		"key is longer than the 10":            with(func(c *loki.Claim) { c.Key = strings.Repeat("𐍈", 6) }),
+		"token is longer than the 8":           with(func(c *loki.Claim) { c.Token = "123456789" }),
+		"superseded token is longer than":      with(func(c *loki.Claim) { c.Supersedes = "123456789" }),
+		`key "\xff" is not valid UTF-8`:        with(func(c *loki.Claim) { c.Key = "\xff" }),
+		`token "\xff" is not valid UTF-8`:      with(func(c *loki.Claim) { c.Token = "\xff" }),
+		`superseded token "\xff" is not valid`: with(func(c *loki.Claim) { c.Supersedes = "\xff" }),
+		`key "a " ends in a blank`:             with(func(c *loki.Claim) { c.Key = "a " }),
+		`token "a " ends in a blank`:           with(func(c *loki.Claim) { c.Token = "a " }),
 	} {
-		h, s := newStub(t, nil)
-		_, err := h.Lock(t.Context(), c)
+		b, s := newStub(t, nil)
+		_, err := b.Lock(t.Context(), c)
 		require.ErrorContains(t, err, says)
 		require.ErrorContains(t, err, "stubhandler: lock of ")
 		require.False(t, loki.IsUnavailable(err))
-		_, err = h.Extend(t.Context(), c)
+		_, err = b.Extend(t.Context(), c)
 		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, b.Release(t.Context(), c), says)
 		require.Empty(t, s.sent())
 	}
-	h, s := newStub(t, first(0, nil))
-	require.NoError(t, h.Release(t.Context(), loki.Claim{Key: "a ", Token: "t"}))
-	require.Equal(t, "a |", s.sent()[0].args[0], "the key as it is stored")
+	b, s := newStub(t, nil)
+	_, _, err := b.Inspect(t.Context(), "a ")
+	require.ErrorContains(t, err, "ends in a blank")
+	_, err = b.History(t.Context(), "a ", 1)
+	require.ErrorContains(t, err, "ends in a blank")
+	require.Empty(t, s.sent())
 }
 
 func TestWhatCannotWorkIsToldByEverything(t *testing.T) {
 	db := sql.OpenDB(&stub{})
 	t.Cleanup(func() { _ = db.Close() })
 	wrong := dialect()
-	wrong.Mistake = errors.New("the name of the table is empty")
+	wrong.Invalid = errors.New("the name of the table is empty")
 	unfinished := dialect()
 	unfinished.Judge, unfinished.Grant.Args, unfinished.History.Args = nil, nil, nil
-	for says, h := range map[string]*sqlhandler.Handler{
-		"stubhandler: the database is nil":                    sqlhandler.New(nil, dialect()),
-		"open one and give it to New":                         sqlhandler.New(nil, dialect()),
-		"name of the table":                                   sqlhandler.New(db, wrong),
-		"the dialect lacks Grant.Args, History.Args, Judge":   sqlhandler.New(db, unfinished),
-		"lacks Name, Table, Grant.Text, Grant.Args, Extend.T": sqlhandler.New(db, sqlhandler.Dialect{}),
-		"was not made by New":                                 {},
+	for says, h := range map[string]*sqlhandler.Base{
+		"stubhandler: the database is nil":                    sqlhandler.NewBase(nil, dialect()),
+		"open one and give it to New":                         sqlhandler.NewBase(nil, dialect()),
+		"name of the table":                                   sqlhandler.NewBase(db, wrong),
+		"the dialect lacks Grant.Args, History.Args, Judge":   sqlhandler.NewBase(db, unfinished),
+		"lacks Name, Table, Grant.Text, Grant.Args, Extend.T": sqlhandler.NewBase(db, sqlhandler.Dialect{}),
+		"was not made by NewBase":                             {},
 	} {
 		require.ErrorContains(t, h.Validate(), says)
 		for op, send := range operations {
 			require.ErrorContains(t, send(t.Context(), h), says, op)
 		}
 	}
-	require.Error(t, (*sqlhandler.Handler)(nil).Validate())
+	require.Error(t, (*sqlhandler.Base)(nil).Validate())
 
-	err := sqlhandler.New(nil, sqlhandler.Dialect{}).Validate()
+	err := sqlhandler.NewBase(nil, sqlhandler.Dialect{}).Validate()
 	require.ErrorContains(t, err, "sqlhandler: the dialect lacks Name, ")
 	require.ErrorContains(t, err, "sqlhandler: the database is nil", "every mistake at once")
 	require.NotContains(t, err.Error(), "Open", "a package need not have one")
-	require.NoError(t, sqlhandler.New(db, dialect()).Validate())
+	require.NoError(t, sqlhandler.NewBase(db, dialect()).Validate())
 }
 
-func TestText(t *testing.T) {
+func TestStatementText(t *testing.T) {
 	const file = "-- what it is for\n--\nSELECT 1\n    -- why\n    --+ , 2 -- kept\n--+FROM t\n\n;\n"
-	require.Equal(t, "SELECT 1\n;\n", sqlhandler.Text(file, false))
-	require.Equal(t, "SELECT 1\n    , 2 -- kept\nFROM t\n;\n", sqlhandler.Text(file, true))
+	require.Equal(t, "SELECT 1\n;\n", sqlhandler.StatementText(file, false))
+	require.Equal(t, "SELECT 1\n    , 2 -- kept\nFROM t\n;\n", sqlhandler.StatementText(file, true))
 }
 
 func TestDurationsAreRoundedUp(t *testing.T) {
 	require.EqualValues(t, 1, sqlhandler.Milliseconds(1))
 	require.EqualValues(t, 1500, sqlhandler.Milliseconds(1500*time.Millisecond))
 	require.EqualValues(t, 1501, sqlhandler.Milliseconds(1500*time.Millisecond+1))
-	require.EqualValues(t, 2, sqlhandler.Seconds(time.Second+1))
+
+	const longest = math.MaxInt32 * time.Second
+	for d, want := range map[time.Duration]int64{1: 1, time.Second: 1, time.Second + 1: 2, longest: math.MaxInt32} {
+		seconds, err := sqlhandler.Seconds(d)
+		require.NoError(t, err)
+		require.Equal(t, want, seconds)
+	}
+	for _, d := range []time.Duration{0, -1, longest + 1} {
+		_, err := sqlhandler.Seconds(d)
+		require.ErrorContains(t, err, d.String())
+	}
 }

@@ -67,7 +67,7 @@ var rooms = map[string]room{
 		tests:   []string{"mssqlhandler", sqlxModule},
 		rule:    "migrations know names and their driver, and nothing of locks",
 	},
-	"lokitest":            {imports: []string{"loki"}, rule: "the suite imports the core alone, and is the same for every handler"},
+	"lokitest":            {imports: []string{"loki", "internal/retry"}, rule: "the suite imports the core alone, and is the same for every handler"},
 	"internal/mssqlname":  {rule: "names become T-SQL without anybody's help"},
 	"internal/mssqltable": {imports: []string{"internal/mssqlname"}, rule: "what a table has to look like is told by names and the catalog, and nothing of locks"},
 	"internal/agenda":     {rule: mechanismRule},

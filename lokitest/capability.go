@@ -1,7 +1,5 @@
 package lokitest
 
-// This file finds out what a handler can do: by type, and by asking.
-
 import (
 	"context"
 	"errors"
@@ -22,32 +20,31 @@ const (
 
 var capabilities = []capability{granter, extender, releaser, notifier, inspector}
 
-// probeCapabilities calls each method that h has once: a decorator has them all and tells by its error what is behind.
-// Any other error is for the clauses to find.
+// probeCapabilities calls each method that h has once: a decorator has all of them, and its error says whether the handler
+// inside has them too. Any other error, and a panic, is for the clauses to find.
 func probeCapabilities(ctx context.Context, h loki.LockHandler) map[capability]bool {
 	p := newProbe(ctx, clause{}, h)
 	defer p.cleanUp()
 	c := p.claim(p.key(""), lasting)
-	has := make(map[capability]bool)
-	if g, ok := h.(loki.Granter); ok {
-		a := p.ask(c, func(ctx context.Context, a *answer) { a.grant, a.err = g.Grant(ctx, c) })
-		has[granter] = !errors.Is(a.err, errors.ErrUnsupported)
+	return map[capability]bool{
+		granter:  supports[loki.Granter](p, func() error { return p.ask(c, p.byGrant(c)).err }),
+		extender: supports[loki.Extender](p, func() error { return p.ask(c, p.byExtend(c)).err }),
+		releaser: supports[loki.Releaser](p, func() error { return p.ask(c, p.byReleaseHeld(c)).err }),
+		notifier: supports[loki.Notifier](p, func() error {
+			_, err := p.notify(p.ctx, c.Key)
+			return err
+		}),
+		inspector: supports[loki.Inspector](p, func() error {
+			_, _, err := h.(loki.Inspector).Inspect(p.ctx, c.Key)
+			return err
+		}),
 	}
-	if e, ok := h.(loki.Extender); ok {
-		a := p.ask(c, func(ctx context.Context, a *answer) { a.held, a.err = e.Extend(ctx, c) })
-		has[extender] = !errors.Is(a.err, errors.ErrUnsupported)
+}
+
+func supports[C any](p *probe, call func() error) bool {
+	_, ok := p.handler.(C)
+	if ok {
+		p.run(func() { ok = !errors.Is(call(), errors.ErrUnsupported) })
 	}
-	if r, ok := h.(loki.Releaser); ok {
-		a := p.ask(c, func(ctx context.Context, a *answer) { a.held, a.err = r.ReleaseHeld(ctx, c) })
-		has[releaser] = !errors.Is(a.err, errors.ErrUnsupported)
-	}
-	if _, ok := h.(loki.Notifier); ok {
-		_, err := p.notify(p.ctx, c.Key)
-		has[notifier] = !errors.Is(err, errors.ErrUnsupported)
-	}
-	if i, ok := h.(loki.Inspector); ok {
-		a := p.ask(c, func(ctx context.Context, a *answer) { _, a.held, a.err = i.Inspect(ctx, c.Key) })
-		has[inspector] = !errors.Is(a.err, errors.ErrUnsupported)
-	}
-	return has
+	return ok
 }

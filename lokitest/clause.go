@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is the table: what a clause is, and all of them.
-
 import (
 	"context"
 	"slices"
@@ -16,6 +14,10 @@ type clause struct {
 	needs capability // none if empty
 	check func(*probe)
 
+	// first is for a clause that is tested before the others and alone, and ends the test if it is broken: the handler
+	// would keep each of the others waiting, and none would say why.
+	first bool
+
 	// byGrant makes the experiment with Grant in the place of Lock, byReleaseHeld with ReleaseHeld in that of Release.
 	byGrant, byReleaseHeld bool
 }
@@ -26,8 +28,9 @@ type verdict struct {
 	notes  []string
 }
 
-// clausesFor are the clauses that a handler with these capabilities has to keep. Those of LockHandler come twice for a
-// Granter, since Grant follows every rule of Lock, and those about a release twice for a Releaser.
+// clausesFor are the clauses that a handler with these capabilities has to keep, the first ones in front. Those of
+// LockHandler come twice for a Granter, since Grant follows every rule of Lock, and those about a release twice for a
+// Releaser.
 func clausesFor(has map[capability]bool) []clause {
 	var all []clause
 	for _, c := range handlerClauses() {

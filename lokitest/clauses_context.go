@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is how a handler honours ctx.
-
 import (
 	"context"
 	"errors"

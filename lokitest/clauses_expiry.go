@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is how long a claim holds: never less than its expiry, and no more than a grace above it.
-
 import (
 	"fmt"
 	"time"
@@ -74,7 +72,7 @@ var expiryClauses = []clause{
 			c, a := p.take(p.key("k"), short)
 			c.Expiry = lasting
 			p.mustLock(c, "to the token that holds it, for longer")
-			sleepUntil(expiredBy(a, short))
+			p.sleepUntil(expiredBy(a, short))
 			p.mustBeHeld(c.Key, fmt.Sprintf("when the first one's expiry of %v had passed, although it had locked again for %v since", short, lasting))
 		},
 	},

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what Extend renews, and that it takes nothing.
-
 import (
 	"context"
 	"time"
@@ -16,9 +14,7 @@ const (
 
 func (p *probe) extend(c loki.Claim) answer {
 	a := p.ask(c, p.byExtend(c))
-	if a.err != nil {
-		p.fail("Extend of %q returned an error of a store that should be healthy: %v", c.Key, a.err)
-	}
+	p.mustAnswer("Extend", c.Key, a.err)
 	return a
 }
 
@@ -43,7 +39,7 @@ var extendClauses = []clause{
 					p.fail("Extend of %q was refused to its holder, %v before its expiry.", c.Key, first.sent.Add(short).Sub(a.answered))
 				}
 				if a.held {
-					sleepUntil(expiredBy(first, short))
+					p.sleepUntil(expiredBy(first, short))
 					p.mustBeHeld(c.Key, "when the first one's expiry had passed, although it had been extended since")
 					return
 				}
@@ -96,7 +92,7 @@ var extendClauses = []clause{
 			p.mustBeFree(released.Key, "after somebody who had released it had asked to extend it")
 
 			expired, a := p.take(p.key("expired"), short)
-			sleepUntil(expiredBy(a, short).Add(grace))
+			p.sleepUntil(expiredBy(a, short).Add(grace))
 			expired.Expiry = lasting
 			p.mustNotExtend(expired, "whose claim had expired")
 			p.mustBeFree(expired.Key, "after somebody whose claim had expired had asked to extend it")

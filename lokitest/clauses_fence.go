@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is the order of fences on one key.
-
 import (
 	"time"
 

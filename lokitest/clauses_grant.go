@@ -1,8 +1,5 @@
 package lokitest
 
-// This file is what Grant tells beyond yes and no: who holds the key. Fences and released tokens have files of their
-// own.
-
 import (
 	"strings"
 	"time"
@@ -26,9 +23,7 @@ const timeTolerance = 50 * time.Millisecond
 // grant asks by Grant, whatever the clause asks by.
 func (p *probe) grant(c loki.Claim) loki.Grant {
 	a := p.ask(c, p.byGrant(c))
-	if a.err != nil {
-		p.fail("Grant of %q returned an error of a store that should be healthy: %v", c.Key, a.err)
-	}
+	p.mustAnswer("Grant", c.Key, a.err)
 	return a.grant
 }
 
@@ -46,10 +41,8 @@ func (p *probe) heldBy(key string) loki.Holder { return p.refusal(key).grant.Hel
 func (p *probe) refusal(key string) answer {
 	c := p.claim(key, lasting)
 	a := p.ask(c, p.byGrant(c))
-	switch {
-	case a.err != nil:
-		p.fail("Grant of %q returned an error of a store that should be healthy: %v", key, a.err)
-	case a.held:
+	p.mustAnswer("Grant", key, a.err)
+	if a.held {
 		p.fail("Grant of %q was granted to a second token.", key)
 	}
 	return a
@@ -136,7 +129,7 @@ var grantClauses = []clause{
 		check: func(p *probe) {
 			c, _ := p.take(p.key("k"), lasting)
 			before := p.heldBy(c.Key)
-			time.Sleep(3 * timeTolerance)
+			p.sleep(3 * timeTolerance)
 			c.Expiry += timeTolerance
 			p.mustGrant(c, "to the token that holds it")
 			p.mustKeepSince(before, p.heldBy(c.Key))

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what Inspect tells, and that it changes nothing.
-
 import (
 	"context"
 	"time"
@@ -24,9 +22,7 @@ func (p *probe) inspect(key string) inspection {
 	sent := time.Now()
 	h, held, err := p.handler.(loki.Inspector).Inspect(ctx, key)
 	answered := time.Now()
-	if err != nil {
-		p.fail("Inspect of %q returned an error of a store that should be healthy: %v", key, err)
-	}
+	p.mustAnswer("Inspect", key, err)
 	return inspection{h, held, sent, answered}
 }
 
@@ -74,7 +70,7 @@ var inspectClauses = []clause{
 			p.mustInspectFree(released.Key, "although it was released")
 
 			expired, a := p.take(p.key("expired"), short)
-			sleepUntil(expiredBy(a, short).Add(grace))
+			p.sleepUntil(expiredBy(a, short).Add(grace))
 			p.mustInspectFree(expired.Key, "although the claim has expired")
 		},
 	},
@@ -86,7 +82,7 @@ var inspectClauses = []clause{
 			c, _ := p.take(p.key("k"), lasting)
 			before := p.mustInspect(c.Key).holder
 			p.mustBePlausible(before, lasting)
-			time.Sleep(3 * timeTolerance)
+			p.sleep(3 * timeTolerance)
 			c.Expiry += timeTolerance
 			p.mustLock(c, "to the token that holds it")
 			p.mustKeepSince(before, p.mustInspect(c.Key).holder)

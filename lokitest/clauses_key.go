@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what makes two keys two keys: every difference, however small.
-
 import (
 	"strings"
 	"unicode/utf16"

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is how long a claim has left, as Grant and Inspect tell it.
-
 import "time"
 
 const leftLaw = "Left is how long from the answer until the claim expires, if it is not renewed: what a client can wait for, whose clock is not the store's."
@@ -10,7 +8,7 @@ const leftLaw = "Left is how long from the answer until the claim expires, if it
 func (p *probe) mustTellLeft(at func(key string) inspection) {
 	c, granted := p.take(p.key("k"), lasting)
 	p.mustBeLeft(at(c.Key), granted, c.Expiry)
-	time.Sleep(4 * timeTolerance)
+	p.sleep(4 * timeTolerance)
 	p.mustBeLeft(at(c.Key), granted, c.Expiry)
 
 	c.Expiry = lasting / 2

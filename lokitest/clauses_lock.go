@@ -1,10 +1,19 @@
 package lokitest
 
-// This file is what Lock answers, leaving time aside.
-
 import "time"
 
 var lockClauses = []clause{
+	{
+		name:  "does-not-wait",
+		law:   "Lock tries once, without waiting, to record c.",
+		first: true,
+		check: func(p *probe) {
+			c, _ := p.take(p.key("k"), 2*callTimeout)
+			if a := p.lock(p.claim(c.Key, lasting)); a.answered.Sub(a.sent) > callTimeout/2 {
+				p.fail("Lock of %q, which was held, took %v to answer.", c.Key, a.answered.Sub(a.sent))
+			}
+		},
+	},
 	{
 		name: "free-is-granted",
 		law:  "true, nil c.Token holds c.Key",
@@ -19,16 +28,6 @@ var lockClauses = []clause{
 			c, _ := p.take(p.key("k"), lasting)
 			p.mustBeHeld(c.Key, "although the first one holds it")
 			p.mustBeHeld(c.Key, "that asked after another one had been refused")
-		},
-	},
-	{
-		name: "does-not-wait",
-		law:  "Lock tries once, without waiting, to record c.",
-		check: func(p *probe) {
-			c, _ := p.take(p.key("k"), 2*callTimeout)
-			if a := p.lock(p.claim(c.Key, lasting)); a.answered.Sub(a.sent) > callTimeout/2 {
-				p.fail("Lock of %q, which was held, took %v to answer.", c.Key, a.answered.Sub(a.sent))
-			}
 		},
 	},
 	{

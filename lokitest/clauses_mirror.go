@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what a claim says for the sake of a second store: Supersedes and Mirrored.
-
 import "github.com/lokilock/loki"
 
 const supersedesLaw = "is the token of a claim that is known to be over: a record of it under Key is replaced as if it had expired."

@@ -1,8 +1,5 @@
 package lokitest
 
-// This file is what a Notifier tells, to whom, and for how long. Nothing here is broken by a value too many: "there may be
-// more of them than needed".
-
 import (
 	"context"
 	"fmt"
@@ -14,6 +11,7 @@ const (
 	earlierLaw = "and so is whatever makes it free earlier than was said before."
 )
 
+// A value too many breaks none of these: "there may be more of them than needed".
 var notifyClauses = []clause{
 	{
 		name:  "notify-tells-release",
@@ -44,7 +42,7 @@ var notifyClauses = []clause{
 			for _, l := range all[:len(all)/2] {
 				l.stop()
 			}
-			time.Sleep(shortly) // for what the end of one may do to the others
+			p.sleep(shortly) // for what the end of one may do to the others
 			c, _ = p.take(key, lasting)
 			p.mustBeTold("a release; others had listened before, whose contexts have ended", func() { p.release(c) }, all[len(all)/2:]...)
 		},
@@ -124,7 +122,7 @@ var notifyClauses = []clause{
 				} {
 					c, _ := p.take(key, lasting)
 					l := p.listen(key)
-					time.Sleep(pause)
+					p.sleep(pause)
 					p.release(c)
 					if !p.told(l, callTimeout) {
 						p.fail("nothing was told to one who listens to %q within %v of a release that came %v after Notify had returned, in round %d.",
@@ -161,7 +159,7 @@ var notifyClauses = []clause{
 		check: func(p *probe) {
 			l := p.listen(p.key("k"))
 			l.stop()
-			for end := time.Now().Add(callTimeout); p.tellsStill(l); time.Sleep(shortly) {
+			for end := time.Now().Add(callTimeout); p.tellsStill(l); p.sleep(shortly) {
 				if time.Now().After(end) {
 					p.fail("a release of %q was told to one whose context had ended %v before.", l.key, callTimeout)
 				}

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is many callers at once.
-
 import (
 	"fmt"
 	"sync/atomic"

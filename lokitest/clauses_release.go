@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what Release forgets, and what it leaves alone.
-
 import "time"
 
 const releaseLaw = "Release forgets c if, and only if, c.Token still holds c.Key."

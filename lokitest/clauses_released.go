@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is the token last released: the one that tells the next holder which record of another store is over.
-
 import (
 	"time"
 
@@ -86,7 +84,7 @@ var releasedClauses = []clause{
 				}
 				next := p.mirrored(c.Key, lasting)
 				p.mustTell(p.mustGrant(next, "after its holder had released it").Released, c, "after one release")
-				sleepUntil(a.sent.Add(2 * short))
+				p.sleepUntil(a.sent.Add(2 * short))
 				late := p.ask(next, p.byGrant(next))
 				if certainlyBefore(late.answered, a.sent.Add(c.Expiry)) && late.grant.Released != c.Token {
 					p.fail("%v after its release, the token of a mirrored claim is no longer remembered; the expiry that Release was given is %v.", late.answered.Sub(a.sent), c.Expiry)

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what ReleaseHeld reports. That it releases as Release does is for the clauses of Release, which it is held to.
-
 import (
 	"context"
 	"time"
@@ -17,18 +15,21 @@ const (
 // byRelease releases c by the method that the clause is about.
 func (p *probe) byRelease(c loki.Claim) func(context.Context, *answer) {
 	if p.clause.byReleaseHeld {
-		return func(ctx context.Context, a *answer) { _, a.err = p.handler.(loki.Releaser).ReleaseHeld(ctx, c) }
+		return p.byReleaseHeld(c)
 	}
 	return func(ctx context.Context, a *answer) { a.err = p.handler.Release(ctx, c) }
 }
 
+// byReleaseHeld releases c. That it was held is no answer of a grant: see [probe.askWith].
+func (p *probe) byReleaseHeld(c loki.Claim) func(context.Context, *answer) {
+	return func(ctx context.Context, a *answer) { a.found, a.err = p.handler.(loki.Releaser).ReleaseHeld(ctx, c) }
+}
+
 // releaseHeld returns what ReleaseHeld reports.
 func (p *probe) releaseHeld(c loki.Claim) (found bool) {
-	a := p.ask(c, func(ctx context.Context, a *answer) { found, a.err = p.handler.(loki.Releaser).ReleaseHeld(ctx, c) })
-	if a.err != nil {
-		p.fail("ReleaseHeld of %q returned an error of a store that should be healthy: %v", c.Key, a.err)
-	}
-	return found
+	a := p.ask(c, p.byReleaseHeld(c))
+	p.mustAnswer("ReleaseHeld", c.Key, a.err)
+	return a.found
 }
 
 func (p *probe) mustNotFind(c loki.Claim, when string) {
@@ -37,6 +38,7 @@ func (p *probe) mustNotFind(c loki.Claim, when string) {
 	}
 }
 
+// releaserClauses are about the answer. That ReleaseHeld releases as Release does is a matter of the clauses of Release.
 var releaserClauses = []clause{
 	{
 		name:  "releaser-reports-held",
@@ -77,7 +79,7 @@ var releaserClauses = []clause{
 		check: func(p *probe) {
 			const short = 40 * time.Millisecond
 			over, a := p.take(p.key("over"), short)
-			sleepUntil(expiredBy(a, short).Add(grace))
+			p.sleepUntil(expiredBy(a, short).Add(grace))
 			p.mustNotFind(over, "whose claim had expired")
 			p.mustBeFree(over.Key, "after somebody whose claim had expired had released it")
 
@@ -95,7 +97,7 @@ var releaserClauses = []clause{
 		check: func(p *probe) {
 			p.onEnded(func(ctx context.Context, name string) {
 				c, _ := p.take(p.key(name), lasting)
-				a := p.askWith(ctx, c, func(ctx context.Context, a *answer) { _, a.err = p.handler.(loki.Releaser).ReleaseHeld(ctx, c) })
+				a := p.askWith(ctx, c, p.byReleaseHeld(c))
 				p.mustMatch(ctx, "ReleaseHeld", a.err)
 				p.mustBeHeld(c.Key, "although the only ReleaseHeld before came with a context that had ended, and nothing should have been sent")
 			})

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what Faults and Recorder have in common: a handler inside, whose capabilities they pass on.
-
 import (
 	"context"
 	"errors"

@@ -7,6 +7,8 @@
 //		lokitest.Run(t, func(t *testing.T) loki.LockHandler { return myhandler.New(client) })
 //	}
 //
+// [Check] is the same suite without a test.
+//
 // [Faults] wraps a handler and breaks it on demand: errors, lost replies, delays, hangs, panics. [Recorder] wraps one and
 // writes down every call. Both work inside a testing/synctest bubble and may be wrapped around one another.
 //

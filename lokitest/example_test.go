@@ -20,6 +20,12 @@ func ExampleRun() {
 	}
 }
 
+// A tool that looks whether a store keeps its promises.
+func ExampleCheck() {
+	fmt.Println(lokitest.Check(context.Background(), memhandler.New()))
+	// Output: <nil>
+}
+
 // The primary loses its network; the secondary decides.
 func ExampleFaults() {
 	primary := lokitest.NewFaults(memhandler.New())

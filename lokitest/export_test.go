@@ -1,7 +1,5 @@
 package lokitest
 
-// This file lets the tests put the suite to the test: run it without a testing.T that would fail.
-
 import (
 	"context"
 	"slices"

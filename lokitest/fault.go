@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is what can go wrong with a call.
-
 import (
 	"context"
 	"time"

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is the decorator that breaks a handler on demand.
-
 import (
 	"context"
 	"sync"

@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is what a call meets with in Faults, and what the store inside has seen of it.
-
 import (
 	"context"
 	"errors"

@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is a notifier whose every part can be broken, and one that is healthy and talks too much.
-
 import (
 	"context"
 	"slices"

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is one who listens to a key, as an experiment does.
-
 import (
 	"context"
 	"errors"
@@ -35,10 +33,8 @@ func (p *probe) notify(ctx context.Context, key string) (listener, error) {
 // listen listens to key until stop is called, or the experiment is over.
 func (p *probe) listen(key string) listener {
 	l, err := p.notify(p.ctx, key)
-	switch {
-	case err != nil:
-		p.fail("Notify of %q returned an error of a store that should be healthy: %v", key, err)
-	case l.frees == nil:
+	p.mustAnswer("Notify", key, err)
+	if l.frees == nil {
 		p.fail("Notify of %q returned no channel and no error.", key)
 	}
 	return l

@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is a healthy handler made of replaceable parts, and the ways to break one.
-
 import (
 	"context"
 	"slices"

@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is how to break each clause about Extend and Inspect, and about what a claim has left.
-
 import (
 	"context"
 	"errors"

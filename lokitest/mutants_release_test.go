@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is how to break each clause about Release, ctx and many callers at once.
-
 import (
 	"context"
 	"errors"

@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is how to break each clause about ReleaseHeld.
-
 import (
 	"context"
 	"errors"

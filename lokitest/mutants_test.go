@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is how to break each clause about Lock. The suite is worth what it catches here and in the files like it.
-
 import (
 	"context"
 	"errors"

@@ -1,13 +1,12 @@
 package lokitest
 
-// This file is the probe: one clause at work on one handler, and the calls that it makes.
-
 import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -48,11 +47,19 @@ func newProbe(ctx context.Context, c clause, h loki.LockHandler) *probe {
 	}
 }
 
-// run calls all fns at once and returns when the last has ended.
+// run calls all fns at once and returns when the last has ended. No caller could recover a panic of the handler there, so
+// it breaks the clause.
 func (p *probe) run(fns ...func()) {
 	var wg sync.WaitGroup
 	for _, fn := range fns {
-		wg.Go(fn)
+		wg.Go(func() {
+			defer func() {
+				if reason := recover(); reason != nil {
+					p.fail("the handler panicked: %v\n%s", reason, debug.Stack())
+				}
+			}()
+			fn()
+		})
 	}
 	wg.Wait()
 }
@@ -68,10 +75,11 @@ func (p *probe) together(fns ...func()) {
 	}
 }
 
-// fail says how the clause was broken and ends the goroutine.
+// fail says how the clause was broken and ends the goroutine. What comes of the end of the suite's own context breaks
+// nothing.
 func (p *probe) fail(format string, args ...any) {
 	p.mu.Lock()
-	if p.verdict.broken == "" {
+	if p.verdict.broken == "" && p.ctx.Err() == nil {
 		p.verdict.broken = fmt.Sprintf("the handler breaks the clause %q, which says\n\t%q\nHere, %s", p.clause.name, p.clause.law, fmt.Sprintf(format, args...))
 	}
 	p.mu.Unlock()
@@ -107,6 +115,7 @@ func randomHex(n int) string {
 // answer is what a call brought, and when: whatever the store did, it did between sent and answered.
 type answer struct {
 	held           bool
+	found          bool       // of a call of ReleaseHeld
 	grant          loki.Grant // of a call of Grant
 	err            error
 	sent, answered time.Time

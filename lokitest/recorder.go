@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is the decorator that writes down every call.
-
 import (
 	"context"
 	"fmt"

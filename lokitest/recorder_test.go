@@ -1,7 +1,5 @@
 package lokitest_test
 
-// This file is what a Recorder writes down.
-
 import (
 	"errors"
 	"sync"

@@ -1,7 +1,5 @@
 package lokitest
 
-// This file is the door to the suite: which clauses run, and how a verdict becomes a test result.
-
 import (
 	"testing"
 
@@ -21,7 +19,7 @@ import (
 // it held until that expires; the key of "ten-years" has to be deleted by hand.) The store must be a healthy one: an
 // error where the contract has an answer fails the clause. Expiries are real, and a run takes some seconds. How long an
 // expiry took is judged by calls that were answered before it, or sent after it, so a slow machine fails nothing. For
-// the same reason Run cannot be called inside a testing/synctest bubble, which allows no subtests.
+// the same reason Run cannot be called inside a testing/synctest bubble, which allows no subtests; [Check] can.
 func Run(t *testing.T, newHandler func(t *testing.T) loki.LockHandler) {
 	t.Helper()
 	has := probeCapabilities(t.Context(), newHandlerOrFail(t, newHandler))
@@ -38,19 +36,15 @@ func Run(t *testing.T, newHandler func(t *testing.T) loki.LockHandler) {
 func runClauses(t *testing.T, clauses []clause, newHandler func(t *testing.T) loki.LockHandler) {
 	t.Helper()
 	for _, c := range clauses {
-		// First and alone: a handler that waits would keep every other clause waiting, and none would say why.
-		if c.name == "does-not-wait" && !t.Run(c.name, func(t *testing.T) { c.run(t, newHandler) }) {
-			return
-		}
-	}
-	for _, c := range clauses {
-		if c.name == "does-not-wait" {
-			continue
-		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		kept := t.Run(c.name, func(t *testing.T) {
+			if !c.first {
+				t.Parallel()
+			}
 			c.run(t, newHandler)
 		})
+		if c.first && !kept {
+			return
+		}
 	}
 }
 

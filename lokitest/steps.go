@@ -1,24 +1,30 @@
 package lokitest
 
-// This file is the vocabulary: the steps that experiments are made of. Each one demands an answer; one that reads "must"
-// demands a certain one.
-
 import (
+	"runtime"
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/retry"
 )
 
 // grace is how long after its expiry a claim may still be found held. A store that is exact needs none: the call that
 // finds it held was sent after the expiry had passed. It is for clocks that run at different rates.
 const grace = 200 * time.Millisecond
 
+// The steps of experiments. Each one demands an answer; one that is named "must" demands a certain one.
+
+// mustAnswer demands that a call of a method was answered.
+func (p *probe) mustAnswer(method, key string, err error) {
+	if err != nil {
+		p.fail("%s of %q returned an error of a store that should be healthy: %v", method, key, err)
+	}
+}
+
 // lock asks once.
 func (p *probe) lock(c loki.Claim) answer {
 	a := p.ask(c, p.byLock(c))
-	if a.err != nil {
-		p.fail("Lock of %q returned an error of a store that should be healthy: %v", c.Key, a.err)
-	}
+	p.mustAnswer("Lock", c.Key, a.err)
 	return a
 }
 
@@ -53,9 +59,7 @@ func (p *probe) mustBeFree(key, when string) {
 
 func (p *probe) release(c loki.Claim) answer {
 	a := p.ask(c, p.byRelease(c))
-	if a.err != nil {
-		p.fail("Release of %q returned an error: %v", c.Key, a.err)
-	}
+	p.mustAnswer("Release", c.Key, a.err)
 	return a
 }
 
@@ -77,14 +81,14 @@ func (p *probe) mustStayHeld(key string, end time.Time) {
 			p.release(rival)
 			return
 		}
-		time.Sleep(min(pace, left))
+		p.sleep(min(pace, left))
 	}
 }
 
 // mustGetFree demands that key is free from end on, and takes it with rival. It judges calls that were sent after end
 // by more than the grace, however late they are answered: a slow machine cannot fail a good store.
 func (p *probe) mustGetFree(rival loki.Claim, end time.Time) {
-	time.Sleep(time.Until(end))
+	p.sleepUntil(end)
 	for {
 		a := p.lock(rival)
 		if a.held {
@@ -93,7 +97,7 @@ func (p *probe) mustGetFree(rival loki.Claim, end time.Time) {
 		if late := a.sent.Sub(end); late > grace {
 			p.fail("Lock of %q was refused %v after the expiry of the claim that held it.", rival.Key, late)
 		}
-		time.Sleep(10 * time.Millisecond)
+		p.sleep(10 * time.Millisecond)
 	}
 }
 
@@ -109,5 +113,11 @@ func expiredBy(a answer, expiry time.Duration) time.Time {
 	return a.answered.Add(expiry + time.Millisecond) // a store rounds up
 }
 
-// sleepUntil is for a claim to end, not for anything to happen.
-func sleepUntil(t time.Time) { time.Sleep(time.Until(t)) }
+// sleep pauses for the sake of what the clause says about time, not for anything to happen.
+func (p *probe) sleep(d time.Duration) {
+	if !retry.Sleep(p.ctx, d) {
+		runtime.Goexit()
+	}
+}
+
+func (p *probe) sleepUntil(t time.Time) { p.sleep(time.Until(t)) }

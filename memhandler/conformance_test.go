@@ -1,7 +1,5 @@
 package memhandler_test
 
-// This file holds the reference to the suite that every handler is held to.
-
 import (
 	"testing"
 	"time"

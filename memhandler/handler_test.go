@@ -1,7 +1,5 @@
 package memhandler_test
 
-// This file is what the reference does beyond the suite: what the contract leaves open, and what nobody else has to do.
-
 import (
 	"context"
 	"fmt"

@@ -45,7 +45,8 @@ var keyClauses = []clause{
 		"@cafe", "@caf\u00e9", "@cafe\u0301", // composed and decomposed look the same
 		"@\u00c5", "@A\u030a", "@\u212b", // A with a ring, and the unit of length
 		"@strasse", "@stra\u00dfe", "@\ufb01", "@fi"),
-	distinct("key-blanks", "@a b", "@a  b", "@ab", "@a b ", "@a b  ", " @a b", "@a\u00a0b", "@a_b"),
+	// No key ends in a blank: the Locker refuses it, since SQL compares without the blanks at the end.
+	distinct("key-blanks", "@a b", "@a  b", "@ab", " @a b", "@a\u00a0b", "@a_b"),
 	distinct("key-punctuation",
 		"@{a}b", "@{a}c", "{@a}", "@a", // a Redis cluster hashes what is in braces
 		"@a/b", "@a%2Fb", "@a%2fb", "@a%252Fb", "@%7Ba%7Db", "@a:b", "@a*b", "@a?b", "@a'b", "@a''b", `@a"b`, `@a\b`, "@a[b]", "@a-b", "@a%", "@a_"),

@@ -32,12 +32,9 @@ var keyMutants = map[string]map[string]func(*mutant){
 	},
 	"key-blanks": {
 		"trims":          onKey(strings.TrimSpace),
-		"trims the end":  onKey(func(key string) string { return strings.TrimRight(key, " ") }),
 		"trims in front": onKey(func(key string) string { return strings.TrimLeft(key, " ") }),
-		"joins fields": onKey(func(key string) string {
-			return strings.Join(strings.Fields(key), " ") + key[len(strings.TrimRight(key, " ")):]
-		}),
-		"underlines": onKey(func(key string) string { return strings.ReplaceAll(key, " ", "_") }),
+		"joins fields":   onKey(func(key string) string { return strings.Join(strings.Fields(key), " ") }),
+		"underlines":     onKey(func(key string) string { return strings.ReplaceAll(key, " ", "_") }),
 	},
 	"key-punctuation": {
 		"hashes what is in braces": onKey(func(key string) string {

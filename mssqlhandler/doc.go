@@ -15,14 +15,13 @@
 // nothing else; [Check] says at start-up whether all is as it should be. docs/sqlserver.md in the repository has more for
 // those who run the database.
 //
-// The handler is that of package sqlhandler, with T-SQL for its dialect.
-//
 // Every operation is one round trip of statements that commit by themselves. No transaction, session setting or
 // connection is kept: a claim outlives the connection that recorded it, and whatever the application does with
 // the same pool is not affected; how large that should be is in docs/sqlserver.md. Expiry is judged by the server's clock; no time of the client's
 // is ever sent.
 //
-// Keys are exact: case, accents and blanks tell them apart.
+// Keys are exact: case, accents and blanks tell them apart. SQL Server compares without the blanks at the end, so that a key that
+// ends in one is refused; the Locker never makes one.
 //
 // # Beside LokiNet
 //

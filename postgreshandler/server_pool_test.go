@@ -55,6 +55,39 @@ func TestCase064_DefaultIsolationLevels(t *testing.T) {
 	}
 }
 
+// Open keeps the connections that a burst of callers needed, so that the next burst finds them.
+func TestOpenKeepsTheConnectionsOfABurst(t *testing.T) {
+	t.Parallel()
+	const callers = 16 // as many as a handler has acquiring at once
+	s := newStore(t)
+	name := "burst " + s.schema
+	h, err := postgreshandler.Open(s.server.DSN("application_name='"+name+"'"), s.opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.Close() })
+
+	tx, err := s.db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer tx.Rollback() //nolint:errcheck // only if the test failed
+	_, err = tx.ExecContext(t.Context(), s.Occupy, "k")
+	require.NoError(t, err)
+	var burst sync.WaitGroup
+	for range callers {
+		burst.Go(func() {
+			if _, err := h.Lock(t.Context(), s.Claim("k")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	sessions := func(state string) (n int) {
+		s.get(t, &n, "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND (wait_event_type = 'Lock') = ($2 = 'waiting')", name, state)
+		return n
+	}
+	require.Eventually(t, func() bool { return sessions("waiting") == callers }, 20*time.Second, 5*time.Millisecond)
+	require.NoError(t, tx.Rollback())
+	burst.Wait()
+	require.Equal(t, callers, sessions("idle"))
+}
+
 // Whatever a login or database has for defaults, the statements mean the same.
 func TestServerSettingsOfASession(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,5 @@
 package migrations
 
-// This file is Apply: look, change, look again.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package migrations_test
 
-// This file is about what needs no server: the files, the choices, and what Apply makes of an error.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package migrations
 
-// This file is the SQL files: embedded, and filled in for a table of another name.
-
 import (
 	"embed"
 	"io/fs"

@@ -1,7 +1,5 @@
 package migrations
 
-// This file is what can be chosen: the same as for the handler.
-
 import (
 	"errors"
 	"fmt"
@@ -42,15 +40,15 @@ func WithHistory() Option {
 // choose applies opts to the defaults.
 func choose(opts []Option) (settings, error) {
 	s := settings{table: mssqlname.Default()}
-	var mistakes []error
+	var errs []error
 	for i, o := range opts {
 		if o == nil {
-			mistakes = append(mistakes, fmt.Errorf("option %d is nil", i+1))
+			errs = append(errs, fmt.Errorf("option %d is nil", i+1))
 			continue
 		}
 		o(&s)
 	}
-	if err := errors.Join(append(mistakes, s.table.Validate())...); err != nil {
+	if err := errors.Join(append(errs, s.table.Validate())...); err != nil {
 		return s, fmt.Errorf("migrations: %w", err)
 	}
 	return s, nil

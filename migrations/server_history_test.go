@@ -1,7 +1,5 @@
 package migrations_test
 
-// This file is about the table of the claims that have ended, on a real T-SQL server.
-
 import (
 	"context"
 	"sync"

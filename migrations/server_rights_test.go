@@ -1,7 +1,5 @@
 package migrations_test
 
-// This file is about a login that may not change the schema, on a real T-SQL server.
-
 import (
 	"context"
 	"crypto/rand"

@@ -1,7 +1,5 @@
 package migrations_test
 
-// This file is about a real T-SQL server: what the files do to a table.
-
 import (
 	"context"
 	"crypto/rand"

@@ -1,7 +1,5 @@
 package migrations_test
 
-// This file is a database that answers from a script.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package mssqlhandler
 
-// This file is the look at the tables and at the login's rights before the first claim.
-
 import (
 	"context"
 	"database/sql"

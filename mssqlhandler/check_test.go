@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about the look at the tables before the first claim.
-
 import (
 	"context"
 	"crypto/rand"

@@ -1,8 +1,5 @@
 package mssqlhandler_test
 
-// This file is about clocks: the server's decides, and no instance's does, in whatever zone it is. The server is one whose
-// clock can be set, in the time of a bubble.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package mssqlhandler
 
-// This file is how a database that Open opens is connected to: so that a login ends with the context of its call.
-
 import (
 	"context"
 	"database/sql/driver"

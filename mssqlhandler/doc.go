@@ -27,23 +27,23 @@
 //
 // A row that LokiNet wrote has no token. It is busy, held by "LokiNet", until LokiNet deletes it or it is older than
 // [WithLokiNetExpiry] allows. LokiNet in turn takes every row for a lock as long as it stands in the table: also one
-// whose claim has expired, until somebody of this package has taken and released that key, or it is swept. LokiNet releases
-// by key alone: one whose row was taken over because it was too old deletes the row of whoever took it, who is told so at
-// the next renewal.
+// whose claim has expired, until a Locker has acquired and released that key, or it is swept. LokiNet releases by key alone:
+// a job whose row was replaced because it was too old deletes the row of the next holder, which loses its lock at the next
+// renewal.
 //
 // # What is left, and for how long
 //
-// A release deletes the row. Rows of holders that died, whose keys nobody comes back for, are swept: each release looks at
+// A release deletes the row. Rows of holders that died, whose keys are not used again, are swept: each release looks at
 // the next few rows of the table and deletes those that expired more than a minute ago. With [WithHistory] each claim that
 // ends leaves a row in a second table, until that has been kept for long enough.
 //
-// # Fences
+// # Fencing tokens
 //
-// A fence is the largest of the last fence of the row plus one, the floor that the claim brings, and the server's clock
-// in microseconds since 1970. A release deletes the row, and as a rule the clock alone makes the next fence larger. One
+// A fencing token is the largest of the last one of the row plus one, the floor that the claim brings, and the server's clock
+// in microseconds since 1970. A release deletes the row, and as a rule the clock alone makes the next one larger. One
 // that the clock has not passed by then is kept in one row for the whole table, with the key "fence" and a control
 // character (0x1F), already expired: because the floor came from a store whose clock is ahead, by a day at most, or
-// because the clock advances in steps. So fences grow as long as the server's clock does not step back.
+// because the clock advances in steps. So fencing tokens grow as long as the server's clock does not step back.
 //
 // It does not wait for a lock, log, create its table, or know of another handler.
 package mssqlhandler

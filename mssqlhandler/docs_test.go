@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file holds docs/sqlserver.md to what it says: every statement in it runs, and its tables are those that are needed.
-
 import (
 	"context"
 	"crypto/rand"

@@ -1,7 +1,5 @@
 package mssqlhandler
 
-// This file is what is said of a data source name: never any part of it, since it has a password in it.
-
 import (
 	"errors"
 	"io/fs"

@@ -1,8 +1,5 @@
 package mssqlhandler
 
-// This file is what the server's errors mean: what is repeated, what is an outage, what is a mistake, and what to do
-// about it.
-
 import (
 	"errors"
 	"io"

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about errors: which are repeated, which are outages, which are mistakes, and what they say.
-
 import (
 	"context"
 	"database/sql"

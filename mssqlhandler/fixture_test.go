@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is the server that tests may use: a table, a pool, and keys of each test's own.
-
 import (
 	"context"
 	"crypto/rand"

@@ -34,17 +34,16 @@ var (
 // A burst of callers uses up to 24 connections at once (16 for acquisitions, 8 for renewals and releases, see
 // docs/sqlserver.md). database/sql keeps two of them by default and closes the others, which the next burst then waits for:
 // a new connection is TCP, TLS and a login, and its first statement is the slowest. Those that are idle for longer than any
-// burst lasts are closed all the same, so that quiet instances leave the server its sessions.
+// burst lasts are closed anyway, so that quiet instances leave the server its sessions.
 const (
 	maxIdleConns    = 24
 	maxConnIdleTime = 5 * time.Minute
 )
 
-// New returns a handler on a database that the caller has opened, and that the caller closes. The driver is go-mssqldb,
-// under whatever name it was opened and whatever is wrapped around it. Nothing is sent yet, so a database that is down
-// is no reason to fail.
+// New returns a handler on a database that the caller has opened, and that the caller closes. The driver is go-mssqldb, under
+// any name, also if another driver is wrapped around it. New sends nothing, so a database that is down does not make it fail.
 //
-// What is wrong with the arguments is returned by [Handler.Validate], which loki's Build asks, and by every method.
+// [Handler.Validate], which loki's Build calls, and every other method return what is wrong with the arguments.
 func New(db *sqlx.DB, opts ...Option) *Handler {
 	var (
 		pool *sql.DB
@@ -57,13 +56,12 @@ func New(db *sqlx.DB, opts ...Option) *Handler {
 }
 
 // Open returns a handler with a database of its own, which [Handler.Close] closes. dsn is one of go-mssqldb's, such as
-// "sqlserver://user:password@host?database=app". Nothing is dialled yet: a server that is down shows at the first call,
-// as a store that is unavailable. A dsn or an option that cannot work is an error, and then there is no handler. The error
-// repeats no part of dsn.
+// "sqlserver://user:password@host?database=app". Open dials nothing: a server that is down shows at the first call, as an
+// unavailable store. A dsn or an option that cannot work is an error, which repeats no part of dsn.
 //
-// Here a login ends with the context of its call. A database that go-mssqldb has opened by itself waits for a server that
-// takes the connection and says nothing for as long as that goes on, or for the dsn's "connection timeout", if it has one;
-// the call is over in time all the same, as loki leaves it behind.
+// A login ends with the context of its call. A database that was opened through database/sql waits for a server that accepts
+// the connection and does not answer until the dsn's "connection timeout", or forever; the call ends in time anyway, since
+// the Locker abandons it.
 //
 // For a login through Microsoft Entra ID open the database with go-mssqldb's azuread package and give it to [New].
 func Open(dsn string, opts ...Option) (*Handler, error) {

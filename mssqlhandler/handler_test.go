@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about what needs no server: what is sent, what is refused, and what is left when a handler is closed.
-
 import (
 	"context"
 	"database/sql"

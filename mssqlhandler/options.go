@@ -1,7 +1,5 @@
 package mssqlhandler
 
-// This file is what can be chosen, and what is wrong with a choice.
-
 import (
 	"errors"
 	"fmt"
@@ -24,8 +22,8 @@ type settings struct {
 	table          mssqlname.Table
 	lokinetSeconds int64
 	keepSeconds    int64 // of the history; none is kept if it is zero
-	mistakes       []error
-	mistake        error // all of them
+	errs           []error
+	err            error // all of them
 }
 
 func (s settings) keepsHistory() bool { return s.keepSeconds > 0 }
@@ -44,9 +42,9 @@ func WithSchema(name string) Option {
 	return func(s *settings) { s.table.Schema = name }
 }
 
-// WithLokiNetExpiry says how old a row may be that LokiNet wrote before it counts as left behind by a process that died,
-// and is taken over. Without it such a row is busy until somebody deletes it, which is what LokiNet itself does with it.
-// d is rounded up to the second and must be longer than any LokiNet job runs, since LokiNet never renews.
+// WithLokiNetExpiry sets how old a row that LokiNet wrote may be before it counts as left by a process that died, and is
+// replaced. Without it such a row is busy until it is deleted, as it is for LokiNet. d is rounded up to the second and must be
+// longer than any LokiNet job runs, since LokiNet never renews.
 //
 // LokiNet dates its rows by the local clock of the machine it runs on, without a zone. This package assumes that the
 // zone is the database server's, or UTC; a row is over when it is older than d by both. A LokiNet in a zone to the west
@@ -55,7 +53,7 @@ func WithLokiNetExpiry(d time.Duration) Option {
 	return func(s *settings) {
 		seconds, err := sqlhandler.Seconds(d)
 		if err != nil {
-			s.mistakes = append(s.mistakes, fmt.Errorf("WithLokiNetExpiry: %w; leave the option out to respect LokiNet's rows until they are deleted", err))
+			s.errs = append(s.errs, fmt.Errorf("WithLokiNetExpiry: %w; leave the option out to respect LokiNet's rows until they are deleted", err))
 			return
 		}
 		s.lokinetSeconds = seconds
@@ -63,7 +61,7 @@ func WithLokiNetExpiry(d time.Duration) Option {
 }
 
 // WithHistory keeps, for each claim that has ended, a row that says who held the key, from when to when and with what
-// outcome, for about keep, which is rounded up to the second. [Handler.History] reads them, and people with SQL do.
+// outcome, for about keep, which is rounded up to the second. [Handler.History] reads them, and SQL can.
 //
 // They are in a second table, named like the first with "History" after it, which package migrations makes with
 // migrations.WithHistory, and for which the login needs SELECT, INSERT and DELETE. Each is written by the very statement
@@ -74,7 +72,7 @@ func WithHistory(keep time.Duration) Option {
 	return func(s *settings) {
 		seconds, err := sqlhandler.Seconds(keep)
 		if err != nil {
-			s.mistakes = append(s.mistakes, fmt.Errorf("WithHistory: %w; leave the option out to keep none", err))
+			s.errs = append(s.errs, fmt.Errorf("WithHistory: %w; leave the option out to keep none", err))
 		}
 		s.keepSeconds = seconds
 	}
@@ -85,16 +83,16 @@ func choose(opts []Option) settings {
 	s := settings{table: mssqlname.Default(), lokinetSeconds: lokinetNever}
 	for i, o := range opts {
 		if o == nil {
-			s.mistakes = append(s.mistakes, fmt.Errorf("option %d is nil", i+1))
+			s.errs = append(s.errs, fmt.Errorf("option %d is nil", i+1))
 			continue
 		}
 		o(&s)
 	}
 	if err := s.table.Validate(); err != nil {
-		s.mistakes = append(s.mistakes, err)
+		s.errs = append(s.errs, err)
 	}
-	if len(s.mistakes) > 0 {
-		s.mistake = fmt.Errorf("mssqlhandler: %w", errors.Join(s.mistakes...))
+	if len(s.errs) > 0 {
+		s.err = fmt.Errorf("mssqlhandler: %w", errors.Join(s.errs...))
 	}
 	return s
 }

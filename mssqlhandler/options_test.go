@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about how a handler is made, and what is said of arguments that cannot work.
-
 import (
 	"context"
 	"math"

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about the tables: that the statements, the migrations and Check mean the same ones.
-
 import (
 	"io/fs"
 	"os"

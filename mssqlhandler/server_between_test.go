@@ -1,8 +1,5 @@
 package mssqlhandler_test
 
-// This file is about what others can do between two statements of a batch: it is put there, since they would have to be
-// quick.
-
 import (
 	"strings"
 	"testing"

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about connections that died in silence, on a real T-SQL server.
-
 import (
 	"context"
 	"errors"

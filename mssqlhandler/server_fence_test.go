@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about fences on a real server.
-
 import (
 	"testing"
 	"time"

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about the history on a real server: what it tells of claims, and what is left of it.
-
 import (
 	"context"
 	"testing"

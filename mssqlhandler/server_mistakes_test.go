@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about mistakes in the words of a real T-SQL server.
-
 import (
 	"net/url"
 	"testing"

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about how the server finds a row: by seeking, in a table that is too large to be read through.
-
 import (
 	"fmt"
 	"regexp"

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about the pool that the handler shares with the application, and about connections that die.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about what stands in the table: keys, times, and the rows of LokiNet.
-
 import (
 	"testing"
 	"time"

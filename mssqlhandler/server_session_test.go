@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about sessions whose settings are not those that a handler needs.
-
 import (
 	"database/sql"
 	"testing"

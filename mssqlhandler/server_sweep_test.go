@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is about rows that nobody has come back for, on a table of the test's own.
-
 import (
 	"fmt"
 	"strings"

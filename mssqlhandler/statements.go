@@ -1,7 +1,5 @@
 package mssqlhandler
 
-// This file is the dialect's statements: the SQL files made fit for one table and one driver, and their arguments.
-
 import (
 	"database/sql"
 	"database/sql/driver"
@@ -54,7 +52,7 @@ func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 		MaxToken: maxToken,
 		Refuse:   refuse,
 		Judge:    judge,
-		Invalid:  s.mistake,
+		Invalid:  s.err,
 	}
 	if s.keepsHistory() {
 		dialect.History = statement(historySQL, s.historyArgs)

@@ -1,7 +1,5 @@
 package mssqlhandler_test
 
-// This file is a database that answers from a script: what a server cannot be made to say on demand.
-
 import (
 	"context"
 	"database/sql"

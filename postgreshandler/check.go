@@ -1,7 +1,5 @@
 package postgreshandler
 
-// This file is the look at the server, the tables and the login's rights before the first claim.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about connections that cannot be made, and what is said of them.
-
 import (
 	"bufio"
 	"context"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about more callers than there are connections.
-
 import (
 	"fmt"
 	"sync"

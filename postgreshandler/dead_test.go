@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about connections that died in silence.
-
 import (
 	"context"
 	"database/sql"

@@ -10,8 +10,8 @@
 //		SetSecondaryLockHandler(postgreshandler.New(db)).
 //		Build()
 //
-// It is as good a primary as a secondary: it grants, renews, tells who holds a lock, issues fences, and wakes those who
-// wait. Package migrations makes the table, "public"."loki_lockings" unless told otherwise. At run time the login needs
+// It is as good a primary as a secondary: it grants, renews, reports who holds a lock, issues fencing tokens, and wakes those
+// who wait. Package migrations creates the table, "public"."loki_lockings" unless told otherwise. At run time the login needs
 //
 //	GRANT USAGE ON SCHEMA public TO app;
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON public.loki_lockings TO app; -- and on loki_lockings_history, with WithHistory
@@ -25,14 +25,14 @@
 //
 // Keys are exact: they are compared by code points, and stored as they are. PostgreSQL cannot store a NUL; a key with one
 // is an error, not another key. In a session whose client_encoding is not UTF8 the server would take a key for another
-// text, so that such a session is refused: where the database has another encoding, or somebody chose one, add
+// text, so that such a session is refused: where the database has another encoding, or one was chosen, add
 // client_encoding=UTF8 to the data source name. [Open] does.
 //
 // # What it costs
 //
 // A caller who finds a lock held costs the server one look into an index: nothing is written. A grant, a renewal and a
 // release are a commit each, so the log's disk sets the pace (synchronous_commit). A renewal is a heap-only update. A
-// release also tells those who wait (NOTIFY), for which PostgreSQL has all sessions of a server that tell something
+// release also notifies those who wait (NOTIFY), for which PostgreSQL has all sessions of a server that notify
 // commit one after the other: [WithoutNotify] spares it that. Rows of claims that expired, because their process died or
 // because they record an occurrence, are removed by the releases of other claims, from one page at a time: no job, and no
 // index on the expiry.
@@ -40,7 +40,7 @@
 // # Waiting
 //
 // [Handler.Notify] listens over one connection for all who wait in a process, beside the pool's: count one more for each
-// handler when you size max_connections. It is there only while somebody waits.
+// handler when you size max_connections. It is there only while there are waiters.
 //
 // # Poolers
 //
@@ -58,15 +58,15 @@
 //
 // A server that is read-only, as a replica is, counts as unavailable, whatever it knows. In a data source name with several
 // hosts say target_session_attrs=read-write. A failover to a replica that is not synchronous can lose the commits of the
-// last moments, and with them locks that are held; so can synchronous_commit=off in a crash. Whoever holds one is told when
-// it is renewed, and a fence is still larger than all before.
+// last moments, and with them locks that are held; so can synchronous_commit=off in a crash. Their holders lose them at the
+// next renewal, and a fencing token is still larger than all before.
 //
-// # Fences
+// # Fencing tokens
 //
-// A fence is the largest of the last fence of the row plus one, the floor that the claim brings, and the server's clock
-// in microseconds since 1970. A release deletes the row, and as a rule the clock alone makes the next fence larger. A
-// row whose fence the clock has not passed by then, because the floor came from a store whose clock is ahead, stays until it
-// has, already expired. So fences grow as long as the server's clock does not step back.
+// A fencing token is the largest of the last one of the row plus one, the floor that the claim brings, and the server's clock
+// in microseconds since 1970. A release deletes the row, and as a rule the clock alone makes the next one larger. A
+// row whose fencing token the clock has not passed by then, because the floor came from a store whose clock is ahead, stays until it
+// has, already expired. So fencing tokens grow as long as the server's clock does not step back.
 //
 // # When on call
 //
@@ -75,7 +75,7 @@
 //	SELECT service_key, holder, granted_at, expires_at - clock_timestamp() AS remaining
 //	FROM loki_lockings WHERE expires_at > clock_timestamp() ORDER BY granted_at;
 //
-// How to take a lock from its holder, and what to ask the history, is told by docs/postgres.md in the repository
+// How to take a lock from its holder, and what to ask the history, is in docs/postgres.md in the repository
 // (https://github.com/lokilock/loki/blob/main/docs/postgres.md).
 //
 // It does not wait for a lock, log, create its table, or know of another handler.

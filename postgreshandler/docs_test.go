@@ -1,8 +1,5 @@
 package postgreshandler_test
 
-// This file holds docs/postgres.md to what it says: every statement in it runs, its tables are those that are needed, and
-// what is to be done when on call does what it promises.
-
 import (
 	"os"
 	"regexp"

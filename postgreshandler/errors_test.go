@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about errors: which are repeated, which are outages, which are mistakes, and what they say.
-
 import (
 	"context"
 	"fmt"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is the server that tests share: a schema, a pool, and tables of each test's own.
-
 import (
 	"context"
 	"crypto/rand"

@@ -37,20 +37,20 @@ var (
 // A burst of callers uses up to 24 connections at once (16 for acquisitions, 8 for renewals and releases, see
 // docs/postgres.md). database/sql keeps two of them by default and closes the others, which the next burst then waits for: a
 // new connection is TCP, TLS, a login and a process of the server, and prepares its statements anew. Those that are idle for
-// longer than any burst lasts are closed all the same, so that quiet instances leave the server its max_connections.
+// longer than any burst lasts are closed anyway, so that quiet instances leave the server its max_connections.
 const (
 	maxIdleConns    = 24
 	maxConnIdleTime = 5 * time.Minute
 )
 
 // New returns a handler on a database that the caller has opened, and that the caller closes. The driver is pgx (package
-// stdlib), under whatever name it was opened and whatever is wrapped around it. Nothing is sent yet, so a database that
-// is down is no reason to fail.
+// stdlib), under any name, also if another driver is wrapped around it. New sends nothing, so a database that is down does
+// not make it fail.
 //
-// Its sessions' client_encoding has to be UTF8, as it is unless the database is in another encoding or somebody chose one:
-// then client_encoding=UTF8 belongs in the data source name. A call in any other is refused.
+// The sessions' client_encoding must be UTF8, as it is unless the database has another encoding or one was chosen: then
+// client_encoding=UTF8 belongs in the data source name. A call in any other is refused.
 //
-// What is wrong with the arguments is returned by [Handler.Validate], which loki's Build asks, and by every method.
+// [Handler.Validate], which loki's Build calls, and every other method return what is wrong with the arguments.
 func New(db *sql.DB, opts ...Option) *Handler {
 	s := choose(opts)
 	var d driver.Driver
@@ -61,10 +61,9 @@ func New(db *sql.DB, opts ...Option) *Handler {
 }
 
 // Open returns a handler with a database of its own, which [Handler.Close] closes. dsn is one of pgx's, such as
-// "postgres://user:password@host/app" or "host=a,b dbname=app target_session_attrs=read-write". Nothing is dialled yet: a
-// server that is down shows at the first call, as a store that is unavailable. The sessions' client_encoding is UTF8,
-// whatever the dsn has. A dsn or an option that cannot work is an
-// error, and then there is no handler.
+// "postgres://user:password@host/app" or "host=a,b dbname=app target_session_attrs=read-write". Open dials nothing: a server
+// that is down shows at the first call, as an unavailable store. The sessions' client_encoding is UTF8, whatever the dsn has.
+// A dsn or an option that cannot work is an error.
 func Open(dsn string, opts ...Option) (*Handler, error) {
 	config, err := parseDSN(dsn)
 	if err != nil {

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about what needs no server: what is sent, and what is refused.
-
 import (
 	"database/sql/driver"
 	"io/fs"

@@ -1,7 +1,5 @@
 package postgreshandler
 
-// This file is the connection that listens: where it goes, what is said first, and how it is seen to have died.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about the whole of it: Lockers whose store is PostgreSQL, first or second.
-
 import (
 	"context"
 	"errors"

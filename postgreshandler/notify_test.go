@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about those who wait for a key, and the connection that listens for them.
-
 import (
 	"context"
 	"errors"

@@ -1,7 +1,5 @@
 package postgreshandler
 
-// This file is what can be chosen, and what is wrong with a choice.
-
 import (
 	"errors"
 	"fmt"
@@ -26,10 +24,10 @@ type settings struct {
 	table       postgresname.Table
 	keepSeconds int64           // of the history; none is kept if it is zero
 	listen      *pgx.ConnConfig // where to listen, if not where the pool is connected to
-	silent      bool            // tells nobody, and listens to nobody
+	silent      bool            // neither notifies nor listens
 	patience    patience
-	mistakes    []error
-	mistake     error // all of them
+	errs        []error
+	err         error // all of them
 }
 
 func (s settings) keepsHistory() bool { return s.keepSeconds > 0 }
@@ -46,7 +44,7 @@ func WithSchema(name string) Option {
 }
 
 // WithHistory keeps, for each claim that has ended, a row that says who held the key, from when to when and with what
-// outcome, for about keep, which is rounded up to the second. [Handler.History] reads them, and people with SQL do.
+// outcome, for about keep, which is rounded up to the second. [Handler.History] reads them, and SQL can.
 //
 // They are in a second table, named like the first with "_history" after it, which package migrations makes with
 // migrations.WithHistory, and for which the login needs the same rights. Each is written by the very statement that ends
@@ -57,7 +55,7 @@ func WithHistory(keep time.Duration) Option {
 	return func(s *settings) {
 		seconds, err := sqlhandler.Seconds(keep)
 		if err != nil {
-			s.mistakes = append(s.mistakes, fmt.Errorf("WithHistory: %w; leave the option out to keep none", err))
+			s.errs = append(s.errs, fmt.Errorf("WithHistory: %w; leave the option out to keep none", err))
 		}
 		s.keepSeconds = seconds
 	}
@@ -70,14 +68,14 @@ func WithListenDSN(dsn string) Option {
 	return func(s *settings) {
 		config, err := parseDSN(dsn)
 		if err != nil {
-			s.mistakes = append(s.mistakes, fmt.Errorf("WithListenDSN: %w", err))
+			s.errs = append(s.errs, fmt.Errorf("WithListenDSN: %w", err))
 		}
 		s.listen = config
 	}
 }
 
-// WithoutNotify has no release tell those who wait, who poll then: [Handler.Notify] returns an error that matches
-// [errors.ErrUnsupported]. It is for a server whose sessions tell so much (NOTIFY) that they get into each other's way, since
+// WithoutNotify makes releases notify nobody, and waiters poll: [Handler.Notify] returns an error that matches
+// [errors.ErrUnsupported]. It is for a server whose sessions notify so often (NOTIFY) that they wait for each other, since
 // PostgreSQL has them commit one after the other. All instances should have the option, or none.
 func WithoutNotify() Option {
 	return func(s *settings) { s.silent = true }
@@ -88,16 +86,16 @@ func choose(opts []Option) settings {
 	s := settings{table: postgresname.Default(), patience: defaultPatience}
 	for i, o := range opts {
 		if o == nil {
-			s.mistakes = append(s.mistakes, fmt.Errorf("option %d is nil", i+1))
+			s.errs = append(s.errs, fmt.Errorf("option %d is nil", i+1))
 			continue
 		}
 		o(&s)
 	}
 	if err := s.table.Validate(); err != nil {
-		s.mistakes = append(s.mistakes, err)
+		s.errs = append(s.errs, err)
 	}
-	if len(s.mistakes) > 0 {
-		s.mistake = fmt.Errorf("postgreshandler: %w", errors.Join(s.mistakes...))
+	if len(s.errs) > 0 {
+		s.err = fmt.Errorf("postgreshandler: %w", errors.Join(s.errs...))
 	}
 	return s
 }

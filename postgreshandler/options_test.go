@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about how a handler is made, and what is said of arguments that cannot work.
-
 import (
 	"database/sql"
 	"errors"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about a server that is killed, frozen, shut down and started again.
-
 import (
 	"context"
 	"net"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about a real PgBouncer that lends connections on after each transaction.
-
 import (
 	"context"
 	"database/sql"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is a stand-in for a pooler: what it says of a process when a connection is made is its own invention.
-
 import (
 	"encoding/binary"
 	"errors"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about servers and sessions that only read.
-
 import (
 	"testing"
 

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about a server whose clock was put back: rows are dated later than now.
-
 import (
 	"testing"
 	"time"

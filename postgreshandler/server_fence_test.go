@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about fences.
-
 import (
 	"testing"
 	"time"

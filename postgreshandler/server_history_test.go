@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about what became of claims.
-
 import (
 	"errors"
 	"fmt"

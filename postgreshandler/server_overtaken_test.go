@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about statements that looked at the table, waited for their turn, and find another table than they saw.
-
 import (
 	"sync"
 	"testing"

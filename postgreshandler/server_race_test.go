@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about who wins when many come at once.
-
 import (
 	"fmt"
 	"sync"

@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about what stands in the table: keys and times.
-
 import (
 	"testing"
 	"time"

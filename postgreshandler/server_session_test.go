@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about sessions whose settings are not those of the other instances'.
-
 import (
 	"testing"
 

@@ -1,7 +1,5 @@
 package postgreshandler
 
-// This file is the dialect's statements: the SQL files made fit for one table, and their arguments.
-
 import (
 	"database/sql/driver"
 	_ "embed" // the statements
@@ -64,7 +62,7 @@ func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 			return postgreserror.Judge(err)
 		},
 		Conceal: postgreserror.Shown,
-		Invalid: s.mistake,
+		Invalid: s.err,
 	}
 	if s.keepsHistory() {
 		dialect.History = statement(historySQL, s.historyArgs)

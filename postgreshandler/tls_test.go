@@ -1,7 +1,5 @@
 package postgreshandler_test
 
-// This file is about TLS and logins that are set up wrong, with a server that has certificates of its own.
-
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"

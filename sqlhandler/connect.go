@@ -125,7 +125,7 @@ func (t *traffic) probe(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// connect returns a connection. It gives up a little before ctx ends, while somebody still reads the reason.
+// connect returns a connection. It gives up a little before ctx ends, while the caller still reads the reason.
 func connect(ctx context.Context, db *sql.DB, from func(context.Context) (*sql.Conn, error)) (*sql.Conn, error) {
 	begun := time.Now()
 	until, cancel := beforeEnd(ctx)

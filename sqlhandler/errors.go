@@ -24,7 +24,7 @@ var errOvertaken = errors.New("the key changed hands while this waited its turn,
 //   - A call that lost against another session is repeated once: nothing was changed. A release is repeated more often,
 //     because nothing else repeats it, and so is a grant that was overtaken, because the next one most likely decides.
 //   - Pooled connections that died with the server, in a restart or an idle cut, fail at their first use, and a driver
-//     tells database/sql so only if the sending failed. Any that was idle may be one of those, so the call is repeated
+//     reports that to database/sql only if the sending failed. Any that was idle may be one of those, so the call is repeated
 //     until a connection was a new one.
 func (b *Base) do(ctx context.Context, op, key string, call func() error) error {
 	if err := b.Validate(); err != nil {
@@ -110,11 +110,11 @@ func (b *Base) explain(ctx context.Context, op, key string, sent bool, err error
 	if _, advice := b.dialect.Judge(judged); advice != "" {
 		what += ": " + advice
 	}
-	told := fmt.Errorf("%s: %w", what, repeated)
+	explained := fmt.Errorf("%s: %w", what, repeated)
 	if v := b.verdict(err); v == VerdictUnavailable || v == VerdictBroken || v == VerdictRetry {
-		return unavailable(told)
+		return unavailable(explained)
 	}
-	return told
+	return explained
 }
 
 // verdict is the dialect's, or that of what every database has in common.

@@ -1,7 +1,5 @@
 package sqlhandler_test
 
-// This file is about errors that every database has: which are repeated, which are outages, which are mistakes.
-
 import (
 	"context"
 	"database/sql"

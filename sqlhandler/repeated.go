@@ -1,7 +1,5 @@
 package sqlhandler
 
-// This file is what a second attempt does before it is sent; see [loki.Claim.Repeated].
-
 import (
 	"context"
 	"database/sql/driver"
@@ -21,9 +19,9 @@ func (a *attempt) isOver() bool {
 // share makes the answer of an attempt that has ended a's own, if there was one.
 func (a *attempt) share(first *attempt) { a.answered, a.answer = first.answered, first.answer }
 
-// leaveTheDead discards the connections that are idle: what killed one of them in silence, as a NAT that forgets does, has
+// discardIdle closes the connections that are idle: what killed one of them in silence, as a NAT that forgets does, has
 // usually killed all.
-func (a *attempt) leaveTheDead(ctx context.Context) {
+func (a *attempt) discardIdle(ctx context.Context) {
 	t := a.traffic
 	before := t.db.Stats()
 	t.sees(before)
@@ -42,7 +40,7 @@ func (a *attempt) leaveTheDead(ctx context.Context) {
 		}
 		var side sync.WaitGroup // one after the other, 250 of them would take a call's time
 		for range idle {
-			side.Go(func() { t.discard(ctx) })
+			side.Go(func() { t.discardOne(ctx) })
 		}
 		side.Wait()
 	}
@@ -79,8 +77,8 @@ func (a *attempt) makeRoom(ctx context.Context) error {
 	}
 }
 
-// discard closes an idle connection without waiting for the network.
-func (t *traffic) discard(ctx context.Context) {
+// discardOne closes an idle connection without waiting for the network.
+func (t *traffic) discardOne(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, discardTime)
 	defer cancel()
 	conn, err := t.db.Conn(ctx)

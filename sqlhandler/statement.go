@@ -94,7 +94,7 @@ type connector func() (*sql.Conn, error)
 
 // each sends the statement and hands over the rows that it answers.
 //
-// It reads to the end of the last result set, because that is where a driver tells of an error, and because closing
+// It reads to the end of the last result set, because that is where a driver reports an error, and because closing
 // early would cancel a batch on the server while it is still at work.
 func (s Statement) each(ctx context.Context, connect connector, c Call, scan func(*sql.Rows) error) error {
 	conn, err := connect()

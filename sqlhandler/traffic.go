@@ -95,7 +95,7 @@ func newTraffic(db *sql.DB) *traffic {
 
 // begin waits until another statement may be under way. A second attempt takes the place of the first, and sees to it that
 // no connection which was idle is used. If the first is answered meanwhile, the second has ended with the same answer when
-// begin returns: it needs to send nothing, and an error would say that nobody knows what was carried out.
+// begin returns: it need not send anything, and an error would make the outcome unknown.
 func (t *traffic) begin(ctx context.Context, op string, c loki.Claim) (*attempt, error) {
 	a := &attempt{traffic: t, key: attemptKey{c.Key, c.Token}, op: op, call: ctx.Done(), started: make(chan struct{}), ended: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
@@ -118,7 +118,7 @@ func (t *traffic) begin(ctx context.Context, op string, c loki.Claim) (*attempt,
 	if !c.Repeated {
 		return a, nil
 	}
-	a.leaveTheDead(ctx)
+	a.discardIdle(ctx)
 	if a.first != nil {
 		if err := a.makeRoom(ctx); err != nil || a.answered {
 			return a, a.end(err)

@@ -1,7 +1,5 @@
 package migrations
 
-// This file is Apply: look, and if need be change, alone and in one transaction.
-
 import (
 	"context"
 	"database/sql"

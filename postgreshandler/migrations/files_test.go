@@ -1,7 +1,5 @@
 package migrations_test
 
-// This file is about what needs no server: the files and the choices.
-
 import (
 	"context"
 	"database/sql"

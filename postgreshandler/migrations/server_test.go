@@ -1,7 +1,5 @@
 package migrations_test
 
-// This file is about a real server: what the files do to a database.
-
 import (
 	"context"
 	"crypto/rand"

@@ -1,7 +1,5 @@
 package postgrestest
 
-// This file is the processes: where their programs are, who they run as, how they are started, and how they end.
-
 import (
 	"bytes"
 	"errors"

@@ -79,7 +79,7 @@ var rooms = map[string]room{
 		imports: []string{"loki", "lokitest", "memhandler", "internal/retry"},
 		rule:    "a simulation plays the core on stores in memory",
 	},
-	"internal/sqltest":    {imports: []string{"loki", testify}, rule: "the suite of the SQL handlers knows no driver and no database"},
+	"internal/sqltest":    {imports: []string{"loki", "sqlhandler", testify}, rule: "the suite of the SQL handlers knows no driver and no database"},
 	"internal/redistest":  {imports: []string{goRedis}, rule: "a Redis server for tests knows its client, and nothing of locks"},
 	"internal/faultproxy": {rule: "the proxy looks at bytes, and knows neither a protocol nor a lock"},
 }

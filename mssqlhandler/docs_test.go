@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki/internal/mssqlname"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/migrations"
 	"github.com/lokilock/loki/mssqlhandler"
-	"github.com/lokilock/loki/sqlhandler"
 )
 
 // documented are the statements of the page, in order.
@@ -84,7 +84,6 @@ func TestServerDocumentedStatements(t *testing.T) {
 	require.True(t, checked)
 }
 
-// A person on call takes a lock: its holder is told, the next is told by whom and since when, and the history has both runs.
 func TestServerDocumentedWayToTakeALock(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, mssqlhandler.WithHistory(time.Hour))
@@ -97,43 +96,9 @@ func TestServerDocumentedWayToTakeALock(t *testing.T) {
 	require.Len(t, ways, 2, "without a history, and with one")
 	for i, way := range ways {
 		victim := s.Claim(strings.Repeat("k", i+1))
-		take := func() {
-			t.Helper()
+		sqltest.RequireTaken(t, s.Store, victim, i == 1, func() {
 			s.runAll(t, strings.ReplaceAll(mssqlname.Table{Schema: "dbo", Name: s.table}.Fill(way), "invoice-batch", victim.Key))
-		}
-		s.MustGrant(t, victim)
-		before, _, err := s.Inspect(t.Context(), victim.Key)
-		require.NoError(t, err)
-		take()
-
-		held, err := s.Extend(t.Context(), victim)
-		require.NoError(t, err)
-		require.False(t, held)
-		by := s.MustBeBusy(t, victim)
-		require.Equal(t, "on call", by.ID, "the holder does not get it back by asking for it anew")
-		require.False(t, by.Since.Before(before.Since))
-		require.InDelta(t, 30*time.Second, by.Left, float64(25*time.Second))
-		require.NoError(t, s.Release(t.Context(), victim))
-
-		runs, err := s.History(t.Context(), victim.Key, 10)
-		require.NoError(t, err)
-		require.Equal(t, "on call", runs[0].Holder)
-		require.Equal(t, sqlhandler.RunHeld, runs[0].Outcome)
-		if i == 0 {
-			require.Len(t, runs, 1, "the page has another way where a history is kept")
-			continue
-		}
-		require.Len(t, runs, 2)
-		require.Equal(t, victim.Token, runs[1].Token)
-		require.Equal(t, sqlhandler.RunSuperseded, runs[1].Outcome)
-		require.Equal(t, before.Since, runs[1].Since)
-		require.WithinDuration(t, runs[0].Since, runs[1].Until, 4*time.Millisecond, "they are not two at once")
-
-		s.End(t, victim.Key)
-		take()
-		runs, err = s.History(t.Context(), victim.Key, 10)
-		require.NoError(t, err)
-		require.Equal(t, []sqlhandler.RunOutcome{sqlhandler.RunHeld, sqlhandler.RunExpired, sqlhandler.RunSuperseded}, []sqlhandler.RunOutcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+		})
 	}
 }
 

@@ -19,7 +19,7 @@ func onAnEmptyTable(t *testing.T, opts ...mssqlhandler.Option) *store {
 	own := *s
 	own.table = shared.table + "_" + strings.ToLower(s.Prefix[:6])
 	own.migrate(t)
-	own.Handler = mssqlhandler.New(s.db, append(opts, mssqlhandler.WithTable(own.table))...)
+	own.use(s.db, append(opts, mssqlhandler.WithTable(own.table))...)
 	return &own
 }
 

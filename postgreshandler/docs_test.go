@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/postgreshandler/migrations"
-	"github.com/lokilock/loki/sqlhandler"
 )
 
 // documented are the statements of the page, in order.
@@ -87,44 +87,11 @@ func TestServerDocumentedStatements(t *testing.T) {
 	require.True(t, checked)
 }
 
-// A person on call takes a lock: its holder is told, the next is told by whom and since when, and the history has both runs.
 func TestServerDocumentedWayToTakeALock(t *testing.T) {
 	t.Parallel()
 	for i, way := range taking(t) {
 		s := newStore(t, postgreshandler.WithHistory(time.Hour))
-		victim := s.Claim("invoice-batch")
-		s.MustGrant(t, victim)
-		before, held, err := s.Inspect(t.Context(), victim.Key)
-		require.NoError(t, err)
-		require.True(t, held)
-		s.exec(t, s.quoted(way))
-
-		s.MustExtend(t, victim, false)
-		by := s.MustBeBusy(t, victim)
-		require.Equal(t, "on call", by.ID, "the holder does not get it back by asking for it anew")
-		require.False(t, by.Since.Before(before.Since))
-		require.InDelta(t, 30*time.Second, by.Left, float64(25*time.Second))
-		s.MustRelease(t, victim)
-
-		runs, err := s.History(t.Context(), victim.Key, 10)
-		require.NoError(t, err)
-		require.Equal(t, "on call", runs[0].Holder)
-		require.Equal(t, sqlhandler.RunHeld, runs[0].Outcome)
-		if i == 0 {
-			require.Len(t, runs, 1, "the page has another way where a history is kept")
-			continue
-		}
-		require.Len(t, runs, 2)
-		require.Equal(t, victim.Token, runs[1].Token)
-		require.Equal(t, sqlhandler.RunSuperseded, runs[1].Outcome)
-		require.Equal(t, before.Since, runs[1].Since)
-		require.Equal(t, runs[0].Since, runs[1].Until, "they are not two at once")
-
-		s.End(t, victim.Key)
-		s.exec(t, s.quoted(way))
-		runs, err = s.History(t.Context(), victim.Key, 10)
-		require.NoError(t, err)
-		require.Equal(t, []sqlhandler.RunOutcome{sqlhandler.RunHeld, sqlhandler.RunExpired, sqlhandler.RunSuperseded}, []sqlhandler.RunOutcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+		sqltest.RequireTaken(t, s.Store, s.Claim("invoice-batch"), i == 1, func() { s.exec(t, s.quoted(way)) })
 	}
 }
 

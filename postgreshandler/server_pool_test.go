@@ -122,9 +122,7 @@ func TestCase070_EveryDriverName(t *testing.T) {
 	}
 	h, err := postgreshandler.Open(s.server.DSN(), s.opts...)
 	require.NoError(t, err)
-	opened := *s
-	opened.Handler = h
-	opened.EveryOperation(t)
+	s.with(s.db, h).EveryOperation(t)
 	require.NoError(t, h.Close())
 	_, err = h.Lock(t.Context(), s.Claim("k"))
 	require.ErrorContains(t, err, "database is closed")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
 // Handler is what every SQL handler can do.
@@ -21,6 +22,7 @@ type Handler interface {
 	loki.Releaser
 	loki.Inspector
 	loki.Validator
+	History(ctx context.Context, key string, limit int) ([]sqlhandler.Run, error)
 }
 
 // Store is a handler on a table of a real server, and the statements by which the suite reads and changes that table.

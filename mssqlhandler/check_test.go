@@ -17,31 +17,32 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/migrations"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
 func TestCheckRefusesWhatNewRefuses(t *testing.T) {
-	_, s, db := newStub(t, always(nil, nil))
+	_, s, db := newStub(t, sqltest.Always(nil, nil))
 	require.ErrorContains(t, mssqlhandler.Check(t.Context(), nil), "database is nil")
 	require.ErrorContains(t, mssqlhandler.Check(t.Context(), db, mssqlhandler.WithTable("")), "table is empty")
-	require.Empty(t, s.sent())
+	require.Empty(t, s.Sent())
 }
 
 func TestCheckTellsAnOutageFromAFault(t *testing.T) {
-	_, s, db := newStub(t, always(nil, number(40613)))
+	_, s, db := newStub(t, sqltest.Always(nil, number(40613)))
 	err := mssqlhandler.Check(t.Context(), db)
 	require.ErrorContains(t, err, "looking at [dbo].[LokiLockings]")
 	require.True(t, loki.IsUnavailable(err))
 	requireCause(t, number(40613), err)
 
-	s.answer = s.looks(nil, nil, 0, 0)
+	s.Answer = looks(nil, nil, 0, 0)
 	err = mssqlhandler.Check(t.Context(), db)
 	require.ErrorContains(t, err, "no such table")
 	require.False(t, loki.IsUnavailable(err))
 
 	_, s, db = newStub(t, nil)
-	s.dialErr = refused
+	s.DialErr = refused
 	require.True(t, loki.IsUnavailable(mssqlhandler.Check(t.Context(), db)))
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,7 +69,7 @@ func TestCheckNamesTheMissingGrant(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, s, db := newStub(t, nil)
-			s.answer = s.looks([]string{"INSERT", "UPDATE"}, c.read, 0, 0)
+			s.Answer = looks([]string{"INSERT", "UPDATE"}, c.read, 0, 0)
 			err := mssqlhandler.Check(t.Context(), db)
 			require.ErrorContains(t, err, c.says)
 			require.NotContains(t, err.Error(), c.not)
@@ -82,13 +83,13 @@ func TestCheckNamesTheMissingGrant(t *testing.T) {
 // https://github.com/timgit/pg-boss/issues/209
 func TestCheckNamesADatabaseThatCannotBeWritten(t *testing.T) {
 	_, s, db := newStub(t, nil)
-	s.answer = s.looks(nil, nil, 0, 1)
+	s.Answer = looks(nil, nil, 0, 1)
 	err := mssqlhandler.Check(t.Context(), db)
 	require.ErrorContains(t, err, "the database is read-only: connect to the primary replica, by the availability group's listener and without ApplicationIntent=ReadOnly")
 	require.NotContains(t, err.Error(), "IMPLICIT_TRANSACTIONS")
 	require.False(t, loki.IsUnavailable(err))
 
-	s.answer = s.looks([]string{"DELETE"}, nil, 1, 1)
+	s.Answer = looks([]string{"DELETE"}, nil, 1, 1)
 	err = mssqlhandler.Check(t.Context(), db)
 	for _, says := range []string{"the database is read-only", "leave SET IMPLICIT_TRANSACTIONS ON out", "run GRANT DELETE ON [dbo].[LokiLockings] TO [a]]b]"} {
 		require.ErrorContains(t, err, says, "every fault at once")
@@ -97,21 +98,21 @@ func TestCheckNamesADatabaseThatCannotBeWritten(t *testing.T) {
 
 // looks answers what Check asks of a table that the catalog does not show to the user a]b: the rights that are missing, the
 // error of reading the table, and whether the session has implicit transactions and the database is read-only.
-func (s *stub) looks(missing []string, read error, implicit, readOnly int64) func(int) ([]resultSet, error) {
-	return func(call int) ([]resultSet, error) {
-		switch statement := s.calls[call].statement; {
+func looks(missing []string, read error, implicit, readOnly int64) func(int, sqltest.Call) ([]sqltest.ResultSet, error) {
+	return func(number int, call sqltest.Call) ([]sqltest.ResultSet, error) {
+		switch statement := call.Statement; {
 		case strings.Contains(statement, "sys.columns"):
-			return []resultSet{{columns: make([]string, 6)}}, nil
+			return []sqltest.ResultSet{{Columns: make([]string, 6)}}, nil
 		case strings.HasPrefix(statement, "SELECT 1 FROM [dbo].[LokiLockings]"):
 			return nil, read
 		case strings.Contains(statement, "ReadOnly"):
-			return []resultSet{{columns: make([]string, 2), rows: [][]driver.Value{{implicit, readOnly}}}}, nil
+			return []sqltest.ResultSet{{Columns: make([]string, 2), Rows: [][]driver.Value{{implicit, readOnly}}}}, nil
 		}
-		answer := resultSet{columns: make([]string, 3)}
+		answer := sqltest.ResultSet{Columns: make([]string, 3)}
 		for _, right := range []string{"SELECT", "INSERT", "UPDATE", "DELETE"} {
-			answer.rows = append(answer.rows, []driver.Value{"a]b", right, !slices.Contains(missing, right)})
+			answer.Rows = append(answer.Rows, []driver.Value{"a]b", right, !slices.Contains(missing, right)})
 		}
-		return []resultSet{answer}, nil
+		return []sqltest.ResultSet{answer}, nil
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
@@ -36,7 +38,7 @@ func (c *clockServer) left() time.Duration {
 	return c.until.Sub(c.now())
 }
 
-func (c *clockServer) answer(args []any) []resultSet {
+func (c *clockServer) answer(args []any) []sqltest.ResultSet {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	token := string(args[1].(mssql.NVarCharMax))
@@ -75,23 +77,19 @@ func (down) Release(context.Context, loki.Claim) error { return loki.Unavailable
 
 // instance is a Locker that falls back to the server, and what cuts it off.
 func (c *clockServer) instance(t *testing.T) (l *loki.Locker, cut func()) {
-	s := &stub{}
-	isCut := false // guarded by the stub's own mutex
-	s.answer = func(call int) ([]resultSet, error) {
-		if isCut {
+	s := &sqltest.Stub{}
+	var isCut atomic.Bool
+	s.Answer = func(number int, call sqltest.Call) ([]sqltest.ResultSet, error) {
+		if isCut.Load() {
 			return nil, refused
 		}
-		return c.answer(s.calls[call].args), nil
+		return c.answer(call.Args), nil
 	}
 	db := sqlx.NewDb(sql.OpenDB(s), "sqlserver")
 	t.Cleanup(func() { _ = db.Close() })
 	l, err := loki.New(loki.Config{ServiceKey: "job", Primary: down{}, Secondary: mssqlhandler.New(db)})
 	require.NoError(t, err)
-	return l, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		isCut = true
-	}
+	return l, func() { isCut.Store(true) }
 }
 
 // takeOver tries every 100 ms and returns how long it took.
@@ -168,13 +166,13 @@ func TestCase057_NoStatementCarriesAClientsTime(t *testing.T) {
 	defer func() { time.Local = local }()
 	for op, send := range operations {
 		synctest.Test(t, func(t *testing.T) {
-			h, s, _ := newStub(t, always(nil, number(102)), mssqlhandler.WithLokiNetExpiry(time.Hour), mssqlhandler.WithHistory(time.Hour))
+			h, s, _ := newStub(t, sqltest.Always(nil, number(102)), mssqlhandler.WithLokiNetExpiry(time.Hour), mssqlhandler.WithHistory(time.Hour))
 			for _, zone := range []*time.Location{time.UTC, time.FixedZone("east", 5*3600+1800)} {
 				time.Local = zone
 				require.Error(t, send(t.Context(), h), op)
 				time.Sleep(400*24*time.Hour + 12345*time.Microsecond)
 			}
-			require.Equal(t, s.sent()[0], s.sent()[1], op)
+			require.Equal(t, s.Sent()[0], s.Sent()[1], op)
 		})
 	}
 }

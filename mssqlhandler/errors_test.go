@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
@@ -67,9 +68,9 @@ func TestOutages(t *testing.T) {
 	for name, cause := range outages {
 		for op, send := range operations {
 			t.Run(name+"/"+op, func(t *testing.T) {
-				h, s, _ := newStub(t, always(nil, cause))
+				h, s, _ := newStub(t, sqltest.Always(nil, cause))
 				if errors.Is(cause, refused) {
-					s.dialErr = cause
+					s.DialErr = cause
 				}
 				err := send(t.Context(), h)
 				require.True(t, loki.IsUnavailable(err), "%v", err)
@@ -105,14 +106,14 @@ func TestMistakes(t *testing.T) {
 	for name, m := range mistakes {
 		for op, send := range operations {
 			t.Run(name+"/"+op, func(t *testing.T) {
-				h, s, _ := newStub(t, always(nil, m.cause))
+				h, s, _ := newStub(t, sqltest.Always(nil, m.cause))
 				err := send(t.Context(), h)
 				require.Error(t, err)
 				require.False(t, loki.IsUnavailable(err), "%v", err)
 				require.ErrorContains(t, err, m.says)
 				require.ErrorContains(t, err, claim.Key)
 				requireCause(t, m.cause, err)
-				require.Len(t, s.sent(), 1, "a mistake is not repeated")
+				require.Len(t, s.Sent(), 1, "a mistake is not repeated")
 			})
 		}
 	}
@@ -124,16 +125,16 @@ func TestDatabaseThatIsNotOpened(t *testing.T) {
 	for _, n := range []int32{4060, 4064} {
 		unopened := mssql.Error{Number: 18456, Class: 14, All: []mssql.Error{number(n), number(18456)}}
 		for op, send := range operations {
-			h, s, db := newStub(t, always(nil, unopened))
+			h, s, db := newStub(t, sqltest.Always(nil, unopened))
 			for _, err := range []error{send(t.Context(), h), mssqlhandler.Check(t.Context(), db)} {
 				require.ErrorContains(t, err, "does not open this database: the name in the data source name is wrong, or", op)
 				require.False(t, loki.IsUnavailable(err), op)
 				requireCause(t, unopened, err)
 			}
-			s.answer = always(granted(4), nil)
+			s.Answer = sqltest.Always(granted(4), nil)
 			_, err := h.Lock(t.Context(), claim)
 			require.NoError(t, err)
-			s.answer = always(nil, unopened)
+			s.Answer = sqltest.Always(nil, unopened)
 			err = send(t.Context(), h)
 			require.ErrorContains(t, err, "offline or failing over", op)
 			require.True(t, loki.IsUnavailable(err), op)
@@ -154,7 +155,7 @@ func requireCause(t *testing.T, cause, err error) {
 }
 
 func TestClosedDatabaseIsAMistake(t *testing.T) {
-	h, _, db := newStub(t, always(granted(1), nil))
+	h, _, db := newStub(t, sqltest.Always(granted(1), nil))
 	require.NoError(t, db.Close())
 	_, err := h.Lock(t.Context(), claim)
 	require.ErrorContains(t, err, "database is closed")
@@ -164,17 +165,17 @@ func TestClosedDatabaseIsAMistake(t *testing.T) {
 func TestCase061_DeadlockVictimOnAcquire(t *testing.T) {
 	for _, n := range []int32{1205, 1222, 3960} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			h, s, _ := newStub(t, first(1, number(n), granted(9)))
+			h, s, _ := newStub(t, sqltest.First(1, number(n), granted(9)))
 			g, err := h.Grant(t.Context(), claim)
 			require.NoError(t, err)
 			require.Equal(t, loki.Grant{Held: true, Fence: 9}, g)
-			require.Len(t, s.sent(), 2)
+			require.Len(t, s.Sent(), 2)
 
-			h, s, _ = newStub(t, first(2, number(n), granted(9)))
+			h, s, _ = newStub(t, sqltest.First(2, number(n), granted(9)))
 			_, err = h.Grant(t.Context(), claim)
 			require.True(t, loki.IsUnavailable(err))
 			requireCause(t, number(n), err)
-			require.Len(t, s.sent(), 2, "repeated once, not for ever")
+			require.Len(t, s.Sent(), 2, "repeated once, not for ever")
 		})
 	}
 }
@@ -187,16 +188,16 @@ func TestCase066_FirstUseAfterAnOutage(t *testing.T) {
 		mssql.ServerError{},
 	} {
 		t.Run(dead.Error(), func(t *testing.T) {
-			h, s, db := newStub(t, always(granted(3), nil))
-			s.dead = dead
+			h, s, db := newStub(t, sqltest.Always(granted(3), nil))
+			s.Dead = dead
 			db.SetMaxIdleConns(idle)
 			fill(t, db, idle)
 
-			s.restart()
+			s.Restart()
 			held, err := h.Lock(t.Context(), claim)
 			require.NoError(t, err)
 			require.True(t, held)
-			require.Equal(t, idle+1, s.dials, "one fresh connection")
+			require.Equal(t, idle+1, s.Dials(), "one fresh connection")
 		})
 	}
 }
@@ -217,27 +218,27 @@ func fill(t *testing.T, db *sqlx.DB, n int) {
 
 func TestServerThatIsDownIsAskedOnce(t *testing.T) {
 	h, s, _ := newStub(t, nil)
-	s.dialErr = refused
+	s.DialErr = refused
 	_, err := h.Lock(t.Context(), claim)
 	require.True(t, loki.IsUnavailable(err))
 	var op *net.OpError
 	require.ErrorAs(t, err, &op)
-	require.Equal(t, 1, s.dials)
+	require.Equal(t, 1, s.Dials())
 }
 
 func TestBrokenConnectionsAreNotTriedForEver(t *testing.T) {
-	h, s, _ := newStub(t, always(nil, &net.OpError{Op: "Read", Err: io.EOF}))
+	h, s, _ := newStub(t, sqltest.Always(nil, &net.OpError{Op: "Read", Err: io.EOF}))
 	_, err := h.Lock(t.Context(), claim)
 	require.True(t, loki.IsUnavailable(err))
-	require.LessOrEqual(t, len(s.sent()), 3)
+	require.LessOrEqual(t, len(s.Sent()), 3)
 }
 
 func TestBatchThatDatabaseSQLSendsTwice(t *testing.T) {
 	for op, send := range operations {
 		t.Run(op, func(t *testing.T) {
-			h, s, _ := newStub(t, first(1, driver.ErrBadConn, answers[op]))
+			h, s, _ := newStub(t, sqltest.First(1, driver.ErrBadConn, answers[op]))
 			require.NoError(t, send(t.Context(), h))
-			sent := s.sent()
+			sent := s.Sent()
 			require.Len(t, sent, 2)
 			require.Equal(t, sent[0], sent[1], "the same claim both times, not a new one")
 		})
@@ -246,15 +247,15 @@ func TestBatchThatDatabaseSQLSendsTwice(t *testing.T) {
 
 func TestErrorBehindTheAnswerCounts(t *testing.T) {
 	sets := granted(4)
-	sets[0].err = number(229)
-	h, _, _ := newStub(t, always(sets, nil))
+	sets[0].Err = number(229)
+	h, _, _ := newStub(t, sqltest.Always(sets, nil))
 	held, err := h.Lock(t.Context(), claim)
 	requireCause(t, number(229), err)
 	require.False(t, held)
 
 	sets = busy("them")
-	sets[1].err = number(40197)
-	h, _, _ = newStub(t, always(sets, nil))
+	sets[1].Err = number(40197)
+	h, _, _ = newStub(t, sqltest.Always(sets, nil))
 	_, err = h.Lock(t.Context(), claim)
 	require.True(t, loki.IsUnavailable(err))
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
-	_ "github.com/microsoft/go-mssqldb"
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/memhandler"

@@ -17,16 +17,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
 func TestGrantTellsInFull(t *testing.T) {
-	h, s, _ := newStub(t, always(granted(9), nil))
+	h, s, _ := newStub(t, sqltest.Always(granted(9), nil))
 	g, err := h.Grant(t.Context(), claim)
 	require.NoError(t, err)
 	require.Equal(t, loki.Grant{Held: true, Fence: 9}, g)
 
-	s.answer = always(busy("other/2"), nil)
+	s.Answer = sqltest.Always(busy("other/2"), nil)
 	g, err = h.Grant(t.Context(), claim)
 	require.NoError(t, err)
 	require.Equal(t, loki.Grant{HeldBy: loki.Holder{
@@ -36,7 +37,7 @@ func TestGrantTellsInFull(t *testing.T) {
 		Left:  5 * time.Second,
 	}}, g)
 
-	s.answer = always([]resultSet{answerOf(), answerOf(0, 7, nil, nil, nil, nil)}, nil)
+	s.Answer = sqltest.Always([]sqltest.ResultSet{answerOf(), answerOf(0, 7, nil, nil, nil, nil)}, nil)
 	g, err = h.Grant(t.Context(), claim)
 	require.NoError(t, err)
 	require.Equal(t, loki.Grant{}, g, "whoever held it was gone when the row was read")
@@ -44,18 +45,18 @@ func TestGrantTellsInFull(t *testing.T) {
 
 func TestOneRoundTripEach(t *testing.T) {
 	for op, send := range operations {
-		h, s, _ := newStub(t, always(answers[op], nil))
+		h, s, _ := newStub(t, sqltest.Always(answers[op], nil))
 		require.NoError(t, send(t.Context(), h), op)
-		require.Len(t, s.sent(), 1, op)
+		require.Len(t, s.Sent(), 1, op)
 	}
 }
 
 // A time.Time would be sent as datetimeoffset, by the client's clock and in its zone. Durations are integers.
 func TestCase056_NoTimeIsSent(t *testing.T) {
 	for op, send := range operations {
-		h, s, _ := newStub(t, always(nil, number(102)), mssqlhandler.WithLokiNetExpiry(time.Hour))
+		h, s, _ := newStub(t, sqltest.Always(nil, number(102)), mssqlhandler.WithLokiNetExpiry(time.Hour))
 		require.Error(t, send(t.Context(), h))
-		for _, arg := range s.sent()[0].args {
+		for _, arg := range s.Sent()[0].Args {
 			switch arg.(type) {
 			case mssql.NVarCharMax, int64:
 			default:
@@ -79,15 +80,15 @@ func TestExpiryIsSentInSecondsAndMillisecondsRoundedUp(t *testing.T) {
 	} {
 		c := claim
 		c.Expiry = expiry
-		h, s, _ := newStub(t, always(granted(1), nil))
+		h, s, _ := newStub(t, sqltest.Always(granted(1), nil))
 		_, err := h.Lock(t.Context(), c)
 		require.NoError(t, err)
-		s.answer = always(held(1), nil)
+		s.Answer = sqltest.Always(held(1), nil)
 		_, err = h.Extend(t.Context(), c)
 		require.NoError(t, err)
-		sent := s.sent()
-		require.Equal(t, []any{want[0], want[1]}, sent[0].args[3:5], "%v", expiry)
-		require.Equal(t, []any{want[0], want[1]}, sent[1].args[2:4], "%v", expiry)
+		sent := s.Sent()
+		require.Equal(t, []any{want[0], want[1]}, sent[0].Args[3:5], "%v", expiry)
+		require.Equal(t, []any{want[0], want[1]}, sent[1].Args[2:4], "%v", expiry)
 	}
 }
 
@@ -95,12 +96,12 @@ func TestExpiryIsSentInSecondsAndMillisecondsRoundedUp(t *testing.T) {
 func TestCase070_BindVariablesByDriverName(t *testing.T) {
 	for _, name := range []string{"sqlserver", "azuresql", "mssql", "otelsql-sqlserver"} {
 		for op, send := range operations {
-			_, s, db := newStub(t, always(nil, number(102)))
+			_, s, db := newStub(t, sqltest.Always(nil, number(102)))
 			h := mssqlhandler.New(sqlx.NewDb(db.DB, name))
 			require.Error(t, send(t.Context(), h))
-			sent := s.sent()[0]
-			require.NotContains(t, sent.statement, "?", "%s as %s", op, name)
-			require.Len(t, sent.args, len(parameters(sent.statement)), "%s as %s", op, name)
+			sent := s.Sent()[0]
+			require.NotContains(t, sent.Statement, "?", "%s as %s", op, name)
+			require.Len(t, sent.Args, len(parameters(sent.Statement)), "%s as %s", op, name)
 		}
 	}
 }
@@ -119,20 +120,20 @@ func TestCase070_OldDriverName(t *testing.T) {
 	require.NoError(t, err)
 	defer old.Close()
 	for op, send := range operations {
-		_, s, db := newStub(t, always(nil, number(102)))
+		_, s, db := newStub(t, sqltest.Always(nil, number(102)))
 		db.DB = sql.OpenDB(underDriver{s, old.Driver()})
 		t.Cleanup(func() { _ = db.Close() })
 		require.Error(t, send(t.Context(), mssqlhandler.New(db, mssqlhandler.WithTable("a@p"))))
-		sent := s.sent()[0]
-		require.Contains(t, sent.statement, "[a@p]", "what is filled in is not a placeholder")
-		require.Empty(t, parameters(sent.statement), op)
-		require.Contains(t, sent.statement, "?1", op)
+		sent := s.Sent()[0]
+		require.Contains(t, sent.Statement, "[a@p]", "what is filled in is not a placeholder")
+		require.Empty(t, parameters(sent.Statement), op)
+		require.Contains(t, sent.Statement, "?1", op)
 	}
 }
 
 // underDriver is a stub that says it belongs to another driver.
 type underDriver struct {
-	*stub
+	*sqltest.Stub
 	driver driver.Driver
 }
 
@@ -140,9 +141,9 @@ func (u underDriver) Driver() driver.Driver { return u.driver }
 
 func TestStatementsNameTheChosenTable(t *testing.T) {
 	for op, send := range operations {
-		h, s, _ := newStub(t, always(nil, number(102)), mssqlhandler.WithSchema("it's"), mssqlhandler.WithTable("a]b"))
+		h, s, _ := newStub(t, sqltest.Always(nil, number(102)), mssqlhandler.WithSchema("it's"), mssqlhandler.WithTable("a]b"))
 		require.ErrorContains(t, send(t.Context(), h), "[it's].[a]]b]")
-		statement := s.sent()[0].statement
+		statement := s.Sent()[0].Statement
 		require.Contains(t, statement, "[it's].[a]]b]", op)
 		require.NotContains(t, statement, "LokiLockings", op)
 		require.NotContains(t, statement, "--", "%s: comments are for readers, not for the wire", op)
@@ -153,10 +154,10 @@ func TestKeysThatFitAreSent(t *testing.T) {
 	for _, key := range []string{" a", "a\t", "Ä", strings.Repeat("k", loki.MaxKeyLength), strings.Repeat("𐍈", loki.MaxKeyLength/2), "it's", "--", "%_["} {
 		c := claim
 		c.Key = key
-		h, s, _ := newStub(t, always(granted(1), nil))
+		h, s, _ := newStub(t, sqltest.Always(granted(1), nil))
 		_, err := h.Lock(t.Context(), c)
 		require.NoError(t, err)
-		require.Equal(t, mssql.NVarCharMax(key), s.sent()[0].args[0], "verbatim")
+		require.Equal(t, mssql.NVarCharMax(key), s.Sent()[0].Args[0], "verbatim")
 	}
 }
 
@@ -175,12 +176,12 @@ func TestTextsThatWouldBecomeAnotherAreRefused(t *testing.T) {
 		"key is longer than the 400":       with(func(c *loki.Claim) { c.Key = strings.Repeat("𐍈", loki.MaxKeyLength/2) + "k" }),
 		"token is longer than the 128":     with(func(c *loki.Claim) { c.Token = strings.Repeat("t", 129) }),
 	} {
-		h, s, _ := newStub(t, always(granted(1), nil))
+		h, s, _ := newStub(t, sqltest.Always(granted(1), nil))
 		_, err := h.Grant(t.Context(), c)
 		require.ErrorContains(t, err, says)
 		require.False(t, loki.IsUnavailable(err))
 		require.ErrorContains(t, h.Release(t.Context(), c), says)
-		require.Empty(t, s.sent())
+		require.Empty(t, s.Sent())
 	}
 }
 
@@ -200,7 +201,7 @@ func TestCase030_NoHandleLeaksAtBuildTime(t *testing.T) {
 }
 
 func TestCloseLeavesTheCallersDatabaseOpen(t *testing.T) {
-	h, _, db := newStub(t, always(granted(1), nil))
+	h, _, db := newStub(t, sqltest.Always(granted(1), nil))
 	require.NoError(t, h.Close())
 	require.NoError(t, db.Ping())
 	_, err := h.Lock(t.Context(), claim)
@@ -209,17 +210,17 @@ func TestCloseLeavesTheCallersDatabaseOpen(t *testing.T) {
 
 // A failed call gives its connection back.
 func TestCase029_NoConnectionLeaks(t *testing.T) {
-	h, s, db := newStub(t, always(busy("them"), nil))
+	h, s, db := newStub(t, sqltest.Always(busy("them"), nil))
 	db.SetMaxOpenConns(2)
 	for i := range 50 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		switch i % 3 {
 		case 0:
-			s.answer = always(busy("them"), nil)
+			s.Answer = sqltest.Always(busy("them"), nil)
 		case 1:
-			s.answer = always(nil, number(229))
+			s.Answer = sqltest.Always(nil, number(229))
 		case 2:
-			s.answer = always([]resultSet{{columns: []string{"Other"}, rows: [][]driver.Value{{int64(1)}}}}, nil)
+			s.Answer = sqltest.Always([]sqltest.ResultSet{{Columns: []string{"Other"}, Rows: [][]driver.Value{{int64(1)}}}}, nil)
 		}
 		_, err := h.Lock(ctx, claim)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)

@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
 func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
-	_, s, db := newStub(t, always(granted(1), nil))
+	_, s, db := newStub(t, sqltest.Always(granted(1), nil))
 	for says, h := range map[string]*mssqlhandler.Handler{
 		"database is nil":                        mssqlhandler.New(nil),
 		"is nil: open one":                       mssqlhandler.New(&sqlx.DB{}),
@@ -43,7 +44,7 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 			require.NoError(t, h.Close())
 		})
 	}
-	require.Empty(t, s.sent())
+	require.Empty(t, s.Sent())
 
 	err := mssqlhandler.New(nil, nil, mssqlhandler.WithTable(""), mssqlhandler.WithLokiNetExpiry(-1)).Validate()
 	for _, says := range []string{"option 1 is nil", "name of the table", "WithLokiNetExpiry", "database is nil"} {
@@ -54,15 +55,15 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 
 func TestLokiNetExpiryIsSentInSecondsRoundedUp(t *testing.T) {
 	for d, want := range map[time.Duration]int64{1: 1, time.Second: 1, time.Second + 1: 2, time.Hour: 3600} {
-		h, s, _ := newStub(t, always(granted(1), nil), mssqlhandler.WithLokiNetExpiry(d))
+		h, s, _ := newStub(t, sqltest.Always(granted(1), nil), mssqlhandler.WithLokiNetExpiry(d))
 		_, err := h.Lock(t.Context(), claim)
 		require.NoError(t, err)
-		require.Equal(t, want, s.sent()[0].args[7])
+		require.Equal(t, want, s.Sent()[0].Args[7])
 	}
-	h, s, _ := newStub(t, always(granted(1), nil))
+	h, s, _ := newStub(t, sqltest.Always(granted(1), nil))
 	_, err := h.Lock(t.Context(), claim)
 	require.NoError(t, err)
-	require.Equal(t, int64(-1), s.sent()[0].args[7], "never, unless asked for")
+	require.Equal(t, int64(-1), s.Sent()[0].Args[7], "never, unless asked for")
 }
 
 // Something takes the connection and says nothing: the login ends with the call, and nothing of it is left.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
@@ -15,12 +16,12 @@ import (
 // first two values that it answers.
 func (s *store) between(t *testing.T, at, put string, operation func(*mssqlhandler.Handler) error) (values [2]any, err error) {
 	t.Helper()
-	h, stub, _ := newStub(t, always(nil, number(102)), mssqlhandler.WithTable(s.table))
+	h, stub, _ := newStub(t, sqltest.Always(nil, number(102)), mssqlhandler.WithTable(s.table))
 	require.Error(t, operation(h))
-	batch := stub.sent()[0]
-	require.Contains(t, batch.statement, s.on(at))
-	statement := strings.Replace(batch.statement, s.on(at), s.on(put)+"\n"+s.on(at), 1)
-	rows, err := s.db.QueryContext(t.Context(), statement, batch.args...)
+	batch := stub.Sent()[0]
+	require.Contains(t, batch.Statement, s.on(at))
+	statement := strings.Replace(batch.Statement, s.on(at), s.on(put)+"\n"+s.on(at), 1)
+	rows, err := s.db.QueryContext(t.Context(), statement, batch.Args...)
 	if err != nil {
 		return values, err
 	}

@@ -10,6 +10,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/mssqlhandler"
 )
 
@@ -46,12 +47,12 @@ func TestCase050_KeysAreSoughtNotScannedFor(t *testing.T) {
 		scan, seek = regexp.MustCompile("Seq Scan"), "Index Cond: "
 	}
 	for op, send := range operations {
-		stub, sent, _ := newStub(t, always(nil, number(102)), mssqlhandler.WithTable(s.table), mssqlhandler.WithHistory(time.Hour))
+		stub, sent, _ := newStub(t, sqltest.Always(nil, number(102)), mssqlhandler.WithTable(s.table), mssqlhandler.WithHistory(time.Hour))
 		require.Error(t, send(t.Context(), stub))
 		for _, key := range []string{"строка77", "нет такой"} { // one that is held, and one that is free
-			args := sent.sent()[0].args
+			args := sent.Sent()[0].Args
 			args[0] = mssql.NVarCharMax(key)
-			got := s.plan(t, plan, sent.sent()[0].statement, args)
+			got := s.plan(t, plan, sent.Sent()[0].Statement, args)
 			require.NotRegexp(t, scan, got, op)
 			require.Contains(t, got, seek, op)
 		}
@@ -88,9 +89,9 @@ func TestCase050_VariablesHaveTheColumnsTypes(t *testing.T) {
 		"remembered": "servicekey", "holder": "holder", "floor": "fence", "until": "expiresat", "longOver": "expiresat", "now": "expiresat"}
 	compared := 0
 	for op, send := range operations {
-		h, sent, _ := newStub(t, always(nil, number(102)))
+		h, sent, _ := newStub(t, sqltest.Always(nil, number(102)))
 		require.Error(t, send(t.Context(), h))
-		statement := sent.sent()[0].statement
+		statement := sent.Sent()[0].Statement
 		require.NotRegexp(t, `(WHERE|AND|VALUES).*@p\d`, statement, "%s: arguments are nvarchar(max), whatever their length", op)
 		for _, m := range declared.FindAllStringSubmatch(statement, -1) {
 			column, ok := columns[m[1]]

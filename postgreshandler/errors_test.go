@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/postgreshandler"
 )
 
@@ -57,7 +58,7 @@ func TestOutages(t *testing.T) {
 	for name, cause := range outages {
 		for op, send := range operations {
 			t.Run(name+"/"+op, func(t *testing.T) {
-				h, _ := newStub(t, always(nil, cause))
+				h, _ := newStub(t, sqltest.Always(nil, cause))
 				err := send(t.Context(), h)
 				require.True(t, loki.IsUnavailable(err), "%v", err)
 				require.ErrorContains(t, err, claim.Key)
@@ -90,14 +91,14 @@ func TestMistakes(t *testing.T) {
 		cause := code(state)
 		for op, send := range operations {
 			t.Run(state+"/"+op, func(t *testing.T) {
-				h, s := newStub(t, always(nil, cause))
+				h, s := newStub(t, sqltest.Always(nil, cause))
 				err := send(t.Context(), h)
 				require.Error(t, err)
 				require.False(t, loki.IsUnavailable(err), "%v", err)
 				require.ErrorContains(t, err, says)
 				require.ErrorContains(t, err, claim.Key)
 				require.ErrorIs(t, err, cause)
-				require.Len(t, s.sent(), 1, "a mistake is not repeated")
+				require.Len(t, s.Sent(), 1, "a mistake is not repeated")
 			})
 		}
 	}
@@ -106,17 +107,17 @@ func TestMistakes(t *testing.T) {
 func TestCase061_DeadlockVictimOnAcquire(t *testing.T) {
 	for _, state := range []string{"40001", "40P01", "55P03"} {
 		t.Run(state, func(t *testing.T) {
-			h, s := newStub(t, first(1, code(state), granted(9)))
+			h, s := newStub(t, sqltest.First(1, code(state), granted(9)))
 			g, err := h.Grant(t.Context(), claim)
 			require.NoError(t, err)
 			require.Equal(t, loki.Grant{Held: true, Fence: 9}, g)
-			require.Len(t, s.sent(), 2)
-			require.Equal(t, s.sent()[0], s.sent()[1], "the same claim both times")
+			require.Len(t, s.Sent(), 2)
+			require.Equal(t, s.Sent()[0], s.Sent()[1], "the same claim both times")
 
-			h, s = newStub(t, first(2, code(state), granted(9)))
+			h, s = newStub(t, sqltest.First(2, code(state), granted(9)))
 			_, err = h.Grant(t.Context(), claim)
 			require.True(t, loki.IsUnavailable(err))
-			require.Len(t, s.sent(), 2, "repeated once, not for ever")
+			require.Len(t, s.Sent(), 2, "repeated once, not for ever")
 		})
 	}
 }
@@ -203,8 +204,8 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 	for op, send := range operations {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		h, s := newStub(t, always(granted(1), nil))
+		h, s := newStub(t, sqltest.Always(granted(1), nil))
 		require.ErrorIs(t, send(ctx, h), context.Canceled, op)
-		require.Empty(t, s.sent())
+		require.Empty(t, s.Sent())
 	}
 }

@@ -1,7 +1,6 @@
 package postgreshandler_test
 
 import (
-	"database/sql/driver"
 	"io/fs"
 	"math"
 	"os"
@@ -14,31 +13,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/postgreshandler/migrations"
 )
 
 // answers are what a server answers to each operation.
-var answers = map[string][]driver.Value{
-	"lock": granted(1), "grant": granted(1), "extend": {true}, "release": {"", true}, "inspect": {"h", int64(1), int64(2), int64(3)},
+var answers = map[string][]sqltest.ResultSet{
+	"lock": granted(1), "grant": granted(1), "extend": sqltest.Row(true), "release": sqltest.Row("", true),
+	"inspect": sqltest.Row("h", int64(1), int64(2), int64(3)),
 }
 
 func TestOneRoundTripEach(t *testing.T) {
 	for op, send := range operations {
-		h, s := newStub(t, always(answers[op], nil))
+		h, s := newStub(t, sqltest.Always(answers[op], nil))
 		require.NoError(t, send(t.Context(), h), op)
-		require.Len(t, s.sent(), 1, op)
+		require.Len(t, s.Sent(), 1, op)
 	}
 }
 
 // A time.Time would be by the client's clock. Durations are integers.
 func TestCase056_NoTimeIsSent(t *testing.T) {
 	for op, send := range operations {
-		h, s := newStub(t, always(answers[op], nil), postgreshandler.WithHistory(time.Hour))
+		h, s := newStub(t, sqltest.Always(answers[op], nil), postgreshandler.WithHistory(time.Hour))
 		require.NoError(t, send(t.Context(), h))
-		sent := s.sent()[0]
-		require.NotContains(t, sent.statement, "now()", "%s: that is when a transaction began", op)
-		for _, arg := range sent.args {
+		sent := s.Sent()[0]
+		require.NotContains(t, sent.Statement, "now()", "%s: that is when a transaction began", op)
+		for _, arg := range sent.Args {
 			switch arg.(type) {
 			case string, int64, bool:
 			default:
@@ -52,15 +53,15 @@ func TestCase056_NoTimeIsSent(t *testing.T) {
 func TestEveryArgumentHasAType(t *testing.T) {
 	for op, send := range operations {
 		for _, opts := range [][]postgreshandler.Option{nil, {postgreshandler.WithHistory(time.Hour)}} {
-			h, s := newStub(t, always(answers[op], nil), opts...)
+			h, s := newStub(t, sqltest.Always(answers[op], nil), opts...)
 			require.NoError(t, send(t.Context(), h))
-			sent := s.sent()[0]
+			sent := s.Sent()[0]
 			used := make(map[string]bool)
-			for _, p := range regexp.MustCompile(`\$\d(::\w+)?`).FindAllString(sent.statement, -1) {
-				require.Contains(t, p, "::", "%s: %s", op, sent.statement)
+			for _, p := range regexp.MustCompile(`\$\d(::\w+)?`).FindAllString(sent.Statement, -1) {
+				require.Contains(t, p, "::", "%s: %s", op, sent.Statement)
 				used[p[:2]] = true
 			}
-			require.Len(t, used, len(sent.args), op)
+			require.Len(t, used, len(sent.Args), op)
 		}
 	}
 }
@@ -76,22 +77,22 @@ func TestExpiryIsSentInMillisecondsRoundedUp(t *testing.T) {
 	} {
 		c := claim
 		c.Expiry = expiry
-		h, s := newStub(t, always(granted(1), nil))
+		h, s := newStub(t, sqltest.Always(granted(1), nil))
 		_, err := h.Lock(t.Context(), c)
 		require.NoError(t, err)
-		require.Equal(t, want, s.sent()[0].args[3], "%v", expiry)
-		h, s = newStub(t, always(answers["extend"], nil))
+		require.Equal(t, want, s.Sent()[0].Args[3], "%v", expiry)
+		h, s = newStub(t, sqltest.Always(answers["extend"], nil))
 		_, err = h.Extend(t.Context(), c)
 		require.NoError(t, err)
-		require.Equal(t, want, s.sent()[0].args[2], "%v", expiry)
+		require.Equal(t, want, s.Sent()[0].Args[2], "%v", expiry)
 	}
 }
 
 func TestStatementsNameTheChosenTable(t *testing.T) {
 	for op, send := range operations {
-		h, s := newStub(t, always(nil, code("42601")), postgreshandler.WithSchema("it's"), postgreshandler.WithTable(`a"b`), postgreshandler.WithHistory(time.Hour))
+		h, s := newStub(t, sqltest.Always(nil, code("42601")), postgreshandler.WithSchema("it's"), postgreshandler.WithTable(`a"b`), postgreshandler.WithHistory(time.Hour))
 		require.ErrorContains(t, send(t.Context(), h), `"it's"."a""b"`)
-		statement := s.sent()[0].statement
+		statement := s.Sent()[0].Statement
 		require.Contains(t, statement, `"it's"."a""b"`, op)
 		require.NotContains(t, statement, "loki_lockings", op)
 		require.NotContains(t, statement, "--", "%s: comments are for readers, not for the wire", op)
@@ -143,10 +144,10 @@ func TestTextsThatDoNotFitAreRefused(t *testing.T) {
 	key.Key = strings.Repeat("𐍈", loki.MaxKeyLength/2) + "k"
 	token.Token = strings.Repeat("t", 129)
 	for says, c := range map[string]loki.Claim{"key is longer than the 400": key, "token is longer than the 128": token} {
-		h, s := newStub(t, always(granted(1), nil))
+		h, s := newStub(t, sqltest.Always(granted(1), nil))
 		_, err := h.Grant(t.Context(), c)
 		require.ErrorContains(t, err, says)
 		require.False(t, loki.IsUnavailable(err))
-		require.Empty(t, s.sent())
+		require.Empty(t, s.Sent())
 	}
 }

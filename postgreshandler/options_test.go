@@ -10,12 +10,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/postgreshandler/migrations"
 )
 
 func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
-	s := &stub{answer: always(granted(1), nil)}
+	s := &sqltest.Stub{Answer: sqltest.Always(granted(1), nil)}
 	db := sql.OpenDB(s)
 	t.Cleanup(func() { _ = db.Close() })
 	for says, h := range map[string]*postgreshandler.Handler{
@@ -45,7 +46,7 @@ func TestMistakesOfNewAreKeptForValidate(t *testing.T) {
 			require.NoError(t, h.Close())
 		})
 	}
-	require.Empty(t, s.sent())
+	require.Empty(t, s.Sent())
 	require.ErrorContains(t, (*postgreshandler.Handler)(nil).Validate(), "was not made by New")
 
 	err := postgreshandler.New(nil, nil, postgreshandler.WithTable(""), postgreshandler.WithHistory(-1)).Validate()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/sqlhandler"
 )
@@ -134,15 +135,15 @@ func TestServerHistoryOfAClaimThatWasRenewed(t *testing.T) {
 
 // A key that changes hands whenever a grant looks is an answer that the grant does not get: the store is unavailable, for now.
 func TestGrantsThatAreOvertakenAreSentAgain(t *testing.T) {
-	h, s := newStub(t, first(3, nil, granted(9)))
+	h, s := newStub(t, sqltest.First(3, nil, granted(9)))
 	g, err := h.Grant(t.Context(), claim)
 	require.NoError(t, err)
 	require.Equal(t, loki.Grant{Held: true, Fence: 9}, g)
-	require.Len(t, s.sent(), 4)
+	require.Len(t, s.Sent(), 4)
 
-	h, s = newStub(t, always(nil, nil))
+	h, s = newStub(t, sqltest.Always(nil, nil))
 	_, err = h.Grant(t.Context(), claim)
 	require.True(t, loki.IsUnavailable(err))
 	require.ErrorContains(t, err, "changed hands")
-	require.Len(t, s.sent(), 4, "not for ever")
+	require.Len(t, s.Sent(), 4, "not for ever")
 }

@@ -72,15 +72,15 @@ func TestServerSweepingLocksWhatItRemovesAlone(t *testing.T) {
 	s.exec(t, `INSERT INTO $T SELECT 'live' || i, 't', 'h', now(), now() + interval '1 hour', 1 FROM generate_series(1, 60) AS i`)
 	s.exec(t, `INSERT INTO $T SELECT 'old' || i, 't', 'h', now() - interval '1 hour', now() - interval '2 minutes', 1 FROM generate_series(1, 3) AS i`)
 	s.exec(t, "ANALYZE $T") // so small a table is joined by reading all of it
-	h, stub := newStub(t, always(answers["release"], nil), s.opts...)
+	h, stub := newStub(t, sqltest.Always(answers["release"], nil), s.opts...)
 	require.NoError(t, h.Release(t.Context(), claim))
-	sent := stub.sent()[0]
+	sent := stub.Sent()[0]
 
 	tx, err := s.db.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // that is the end of it
 	var gates int
-	_, err = tx.ExecContext(t.Context(), sent.statement, sent.args...)
+	_, err = tx.ExecContext(t.Context(), sent.Statement, sent.Args...)
 	require.NoError(t, err)
 	require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&gates))
 	require.Equal(t, 4, gates, "its own, and one for each row that went")

@@ -11,7 +11,7 @@ export GOWORK := off
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 # For one package's tests (go test -timeout). A hang ends with every goroutine's stack, before CI's own limit ends it without.
-TIMEOUT := 10m
+TIMEOUT := 20m
 # How many schedules to simulate in each of the three modes. The race detector is left out of that: it would take five times
 # as long and has seen some of them before.
 SCHEDULES := 7000

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,33 +53,36 @@ type answer struct {
 // unknown reports whether an attempt of the call has an outcome that nobody knows, or nobody knows yet.
 func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 
-// call asks the handler for c, and waits for the answer as long as ctx and the smaller of limit and the store's timeout
-// allow. If ends is not zero, c is asked for until then.
+// call sends c to the handler, and waits for the answer as long as ctx and the smaller of limit and the store's timeout
+// allow. If ends is not zero, c is requested until then.
 //
 // A first attempt that is silent for a quarter of that time is followed by a second one beside it, and the first answer
-// counts. An error counts only if there is no answer. Whatever has not returned by then is abandoned: it goes on, on its
-// own goroutine, until the handler returns. Only a goroutine can be abandoned, and a handler may ignore its ctx: go-redis
-// does with its default settings.
-func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, limit time.Duration, ask func(context.Context, Claim) (Grant, error)) (a answer) {
+// counts. An error counts only if there is no answer. What has not returned by then is abandoned: it goes on, on its own
+// goroutine, until the handler returns. Only a goroutine can be abandoned, and a handler may ignore its ctx: go-redis does
+// with its default settings.
+func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit time.Duration, send func(context.Context, Claim) (Grant, error)) (a answer) {
 	a = answer{sent: time.Now(), expiry: c.Expiry, weakest: c.Expiry}
-	short := limit < min(leastPatience, s.timeout)
+	if err := ctx.Err(); err != nil {
+		a.calledOff, a.err = true, s.wrap(op, c, err)
+		return a
+	}
+	abandoned := s.abandonedBy(op)
+	if err := abandoned.refusal(c.Key); err != nil {
+		a.err = s.wrap(op, c, err)
+		return a
+	}
+	patience := limit
+	if limit = min(limit, s.timeout); limit <= 0 {
+		a.cutShort, a.err = true, s.wrap(op, c, NotSent(fmt.Errorf("not asked, no time left: %w", context.DeadlineExceeded)))
+		return a
+	}
+	short := patience < min(leastPatience, s.timeout)
 	defer func() {
-		a.cutShort = short && a.err != nil && time.Since(a.sent) >= limit
+		a.cutShort = short && a.err != nil && time.Since(a.sent) >= patience
 		s.health.note(ctx, op, c.Key, a)
 	}()
-	abandoned := s.abandonedBy(op)
-	if abandoned.Load() >= MaxAbandonedCalls {
-		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked: %d earlier calls have not returned", MaxAbandonedCalls)))
-		return a
-	}
-	limit = min(limit, s.timeout)
-	if limit <= 0 {
-		a.err = s.wrap(op, c, Unavailable(fmt.Errorf("not asked, no time left: %w", context.DeadlineExceeded)))
-		return a
-	}
-	x := &exchange{store: s, op: op, ask: ask, abandoned: abandoned}
-	x.ctx, x.cancel = context.WithTimeout(ctx, limit)
-	x.open.Store(1)
+	deadline := a.sent.Add(limit)
+	x := newExchange(ctx, s, op, deadline, send, abandoned)
 	defer x.leave()
 
 	if !ends.IsZero() {
@@ -86,10 +91,15 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 	}
 	first := x.send(c)
 	attempts := []*attempt{first}
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
 	var silence <-chan time.Time
-	if op != opNotify { // its connection is the handler's to watch, and a second subscription would have to be ended
-		deadline, _ := x.ctx.Deadline()
-		timer := time.NewTimer(time.Until(deadline) / repeatFraction)
+	if op != OpNotify { // its connection is the handler's to watch, and a second subscription would have to be ended
+		left := limit
+		if deadline, ok := ctx.Deadline(); ok {
+			left = min(left, time.Until(deadline))
+		}
+		timer := time.NewTimer(left / repeatFraction)
 		defer timer.Stop()
 		silence = timer.C
 	}
@@ -108,7 +118,7 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 				answered = attempts[1]
 			}
 		case <-silence:
-			if abandoned.Load() >= MaxAbandonedCalls {
+			if abandoned.refusal(c.Key) != nil {
 				continue
 			}
 			c.Repeated, a.repeated = true, true
@@ -118,7 +128,9 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 			}
 			second := x.send(c)
 			attempts, secondDone = append(attempts, second), second.returned
-		case <-x.ctx.Done():
+		case <-timeout.C:
+			firstDone, secondDone = nil, nil
+		case <-ctx.Done():
 			firstDone, secondDone = nil, nil
 		}
 	}
@@ -127,23 +139,29 @@ func (s *store) call(ctx context.Context, op string, c Claim, ends time.Time, li
 	for _, t := range attempts {
 		switch {
 		case !t.done():
-			x.abandon(t)
 			a.left = append(a.left, t)
 		case t.err != nil:
-			a.failed, err = true, moreTelling(err, t.err)
+			a.failed, err = a.failed || !isNotSent(t.err), moreTelling(err, t.err)
 		case answered == nil: // at the last moment: that is better than not knowing
 			answered = t
 		case t.grant.Held != answered.grant.Held:
 			a.failed = true // which of them was carried out last is not known
 		}
 	}
+	if errors.Is(ctx.Err(), context.Canceled) { // nobody wants the answer
+		x.cancel()
+	}
+	x.abandon(a.left, answered != nil)
 	if answered != nil {
 		a.Grant = answered.grant
 		return a
 	}
 	a.calledOff = ctx.Err() != nil
-	if err == nil { // no attempt has returned: they could only say this
-		err = x.ctx.Err()
+	switch {
+	case a.calledOff && err == nil:
+		err = ctx.Err()
+	case err == nil: // no attempt has returned: they could only say this
+		err = context.DeadlineExceeded
 	}
 	if !a.calledOff && errors.Is(err, context.DeadlineExceeded) {
 		err = Unavailable(fmt.Errorf("no answer within %v: %w", limit.Round(time.Millisecond), err))
@@ -179,13 +197,36 @@ func moreTelling(first, second error) error {
 // exchange is what the attempts of one call have in common.
 type exchange struct {
 	store     *store
-	op        string
-	ask       func(context.Context, Claim) (Grant, error)
-	abandoned *atomic.Int64 // the store's count of abandoned calls
+	op        Op
+	request   func(context.Context, Claim) (Grant, error)
+	abandoned *abandonedCalls
+	deadline  time.Time
 
-	ctx    context.Context
+	ctx    callContext
 	cancel context.CancelFunc
 	open   atomic.Int32 // the attempts that have not returned, and the call itself: the last one to leave ends ctx
+}
+
+// linger is how long a handler may go on with a call that its caller has given up. A statement that is cancelled takes its
+// connection with it, and the next one begins on a cold connection and is as slow: a store whose first statement takes
+// longer than a call may would never be used.
+const linger = 5 * time.Second
+
+// callContext has the values of the caller's context, but not its end. Its deadline is the call's, after which a handler
+// sends nothing any more; it is done when the caller cancels its context, or some time after that deadline.
+type callContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c callContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func newExchange(ctx context.Context, s *store, op Op, deadline time.Time, send func(context.Context, Claim) (Grant, error), abandoned *abandonedCalls) *exchange {
+	x := &exchange{store: s, op: op, request: send, abandoned: abandoned, deadline: deadline}
+	ctx, x.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	x.ctx = callContext{ctx, deadline}
+	x.open.Store(1)
+	return x
 }
 
 // An attempt runs until its handler returns or its call abandons it.
@@ -197,6 +238,7 @@ const (
 
 // attempt is one request of a call, on a goroutine of its own.
 type attempt struct {
+	key      string
 	state    atomic.Int32
 	returned chan struct{} // closed when the handler has returned: then the fields below may be read
 	grant    Grant
@@ -219,58 +261,157 @@ var (
 )
 
 func (x *exchange) send(c Claim) *attempt {
-	t := &attempt{returned: make(chan struct{}), err: errNoReply}
+	t := &attempt{key: c.Key, returned: make(chan struct{}), err: errNoReply}
 	x.open.Add(1)
 	go func() {
 		defer x.leave()
 		defer func() {
 			if v := recover(); v != nil {
 				t.err = fmt.Errorf("%w: %v", errPanicked, v)
-				x.store.events.emit(x.ctx, Event{Kind: KindPanic, Handler: x.store.name, Op: x.op, Key: c.Key,
+				x.store.events.emit(x.ctx, Event{Kind: KindPanic, Store: x.store.name, Op: x.op, Key: c.Key,
 					Err: fmt.Errorf("loki: the %s handler panicked: %s\n%s", x.store.name, oneLine(fmt.Errorf("%v", v)), debug.Stack())})
 			}
 			close(t.returned)
 			if !t.state.CompareAndSwap(attemptRunning, attemptReturned) {
-				x.abandoned.Add(-1)
+				x.abandoned.add(t.key, -1)
 			}
 		}()
-		t.grant, t.err = x.ask(x.ctx, c)
+		t.grant, t.err = x.request(x.ctx, c)
 	}()
 	return t
 }
 
-// abandon counts an attempt that nobody waits for as abandoned, if it has not returned when its time is up. One that lost to
-// the other attempt has its time still: a store that is only slow leaves one behind for each of its callers.
-func (x *exchange) abandon(t *attempt) {
+// abandon gives up what has not returned when its call is over. An attempt that lost to the other one has its time still:
+// it counts as abandoned from its deadline on, since a store that is only slow leaves one behind for each of its callers.
+func (x *exchange) abandon(left []*attempt, answered bool) {
+	if len(left) == 0 {
+		return
+	}
 	count := func() {
-		x.abandoned.Add(1) // before the swap, so that the goroutine cannot subtract what has not been added
-		if !t.state.CompareAndSwap(attemptRunning, attemptAbandoned) {
-			x.abandoned.Add(-1)
+		for _, t := range left {
+			x.abandoned.add(t.key, 1) // before the swap, so that the goroutine cannot subtract what has not been added
+			if !t.state.CompareAndSwap(attemptRunning, attemptAbandoned) {
+				x.abandoned.add(t.key, -1)
+			}
 		}
 	}
-	if x.ctx.Err() != nil { // now, so that the next call counts it
-		count()
+	remaining := time.Until(x.deadline)
+	if answered && remaining > 0 {
+		time.AfterFunc(remaining, count)
 	} else {
-		context.AfterFunc(x.ctx, count)
+		count() // now, so that the next call counts it
 	}
+	end := x.abandoned.lingers(left[0].key, x.cancel)
+	go func() {
+		defer end()
+		timer := time.NewTimer(remaining + linger)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-x.store.closing:
+		case <-x.ctx.Done():
+		}
+		x.cancel()
+	}()
 }
 
-// leave ends ctx when nobody needs it any more. An attempt that lost to the other one keeps it until its deadline: a store
-// that is only slow answers before that, the outcome is known then, and the connection is not thrown away.
+// leave ends ctx when no attempt needs it any more.
 func (x *exchange) leave() {
 	if x.open.Add(-1) == 0 {
 		x.cancel()
 	}
 }
 
-// inFlight returns the attempts that have not returned, and reports whether one of the others failed.
-func inFlight(attempts []*attempt) (left []*attempt, failed bool) {
-	for _, t := range attempts {
-		if !t.done() {
-			left = append(left, t)
-		} else if t.err != nil {
-			failed = true
+// The bounds on abandoned calls, which bound the goroutines that a handler costs which does not return. They are counted
+// for each key: a store may be well but for one shard, whose keys must not take the others with them.
+const (
+	maxAbandonedOfKey = 16   // of one key
+	manyAbandoned     = 256  // of all keys: from here on, no more of a key that has one
+	maxAbandoned      = 4096 // of all keys
+
+	// maxLingering is how many calls about one key linger: the connections of two are enough to begin with.
+	maxLingering = 2
+)
+
+// abandonedCalls counts the calls of one store whose time was up and that have not returned since.
+type abandonedCalls struct {
+	mu    sync.Mutex
+	total int
+	keys  map[string]*abandonedOfKey
+}
+
+type abandonedOfKey struct {
+	calls     int
+	lingering []*context.CancelFunc // the oldest first
+}
+
+// of is called with mu held.
+func (c *abandonedCalls) of(key string) *abandonedOfKey {
+	k := c.keys[key]
+	if k == nil {
+		if c.keys == nil {
+			c.keys = make(map[string]*abandonedOfKey)
 		}
+		k = &abandonedOfKey{}
+		c.keys[key] = k
 	}
-	return left, failed
+	return k
+}
+
+// tidy is called with mu held.
+func (c *abandonedCalls) tidy(key string, k *abandonedOfKey) {
+	if k.calls == 0 && len(k.lingering) == 0 && c.keys[key] == k {
+		delete(c.keys, key)
+	}
+}
+
+func (c *abandonedCalls) add(key string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of(key)
+	c.total += n
+	k.calls += n
+	c.tidy(key, k)
+}
+
+// lingers notes that a call about key goes on although its caller has given it up, and cancels the oldest of too many. The
+// caller calls end when it does not go on any more.
+func (c *abandonedCalls) lingers(key string, cancel context.CancelFunc) (end func()) {
+	c.mu.Lock()
+	k := c.of(key)
+	k.lingering = append(k.lingering, &cancel)
+	var oldest context.CancelFunc
+	if len(k.lingering) > maxLingering {
+		oldest = *k.lingering[0]
+		k.lingering = slices.Delete(k.lingering, 0, 1)
+	}
+	c.mu.Unlock()
+	if oldest != nil {
+		oldest()
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if i := slices.Index(k.lingering, &cancel); i >= 0 {
+			k.lingering = slices.Delete(k.lingering, i, i+1)
+		}
+		c.tidy(key, k)
+	}
+}
+
+// refusal returns why a call about key is not made, nil if it is.
+func (c *abandonedCalls) refusal(key string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := 0
+	if k := c.keys[key]; k != nil {
+		of = k.calls
+	}
+	switch {
+	case of >= maxAbandonedOfKey || c.total >= manyAbandoned && of > 0:
+		return NotSent(fmt.Errorf("not asked: %d earlier calls for this key have not returned", of))
+	case c.total >= maxAbandoned:
+		return NotSent(fmt.Errorf("not asked: %d earlier calls have not returned", c.total))
+	}
+	return nil
 }

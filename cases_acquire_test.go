@@ -39,7 +39,7 @@ func TestCase001_LostReplyIsNotBusy(t *testing.T) {
 			recorder := r.Record(t)
 			lost := proxy.LoseReply(s.match)
 			out := requireRuns(t, l)
-			require.Equal(t, "primary", out.Store)
+			require.Equal(t, loki.Primary, out.Store)
 			requireClosed(t, lost)
 			sets := 0
 			for _, c := range recorder.Scripted(t) {
@@ -168,7 +168,7 @@ func TestCase006_MissingPermissionIsNeitherBusyNorAnOutage(t *testing.T) {
 		require.NotErrorIs(t, err, loki.ErrUnavailable, name)
 		var handlerErr *loki.HandlerError
 		require.ErrorAs(t, err, &handlerErr, name)
-		require.Equal(t, "primary", handlerErr.Handler, name)
+		require.Equal(t, loki.Primary, handlerErr.Store, name)
 	}
 	require.Empty(t, secondary.Calls(), "a mistake was taken for an outage")
 	r.requireEmpty()

@@ -56,7 +56,7 @@ func TestCase074_OutOfMemory(t *testing.T) {
 	require.Empty(t, log.of(loki.KindRenewFailed))
 	require.Empty(t, log.of(loki.KindReleaseFailed))
 	r.requireEmpty()
-	require.Equal(t, "secondary", requireRuns(t, instance(t, r.handler(), memoryStore(t))).Store)
+	require.Equal(t, loki.Secondary, requireRuns(t, instance(t, r.handler(), memoryStore(t))).Store)
 }
 
 func TestCase075_ReleaseThatIsRefusedIsTriedAgain(t *testing.T) {
@@ -87,7 +87,7 @@ func TestCase077_ConnectionsThatWereCutAreNoOutage(t *testing.T) {
 	r, secondary, log := startRedis(t), memoryStore(t), &eventLog{}
 	l := instance(t, r.handler(), secondary, watched(log))
 	for range 20 {
-		require.Equal(t, "primary", requireRuns(t, l).Store)
+		require.Equal(t, loki.Primary, requireRuns(t, l).Store)
 		require.NoError(t, r.direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err())
 	}
 	require.Empty(t, log.of(loki.KindFellBack))
@@ -114,7 +114,7 @@ func TestCase077_ConnectionsThatWereCutAreNoOutage(t *testing.T) {
 		err = instance(t, handler, nil).ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t))
 		require.ErrorIs(t, err, io.EOF)
 		require.ErrorIs(t, err, loki.ErrUnavailable)
-		require.Equal(t, "secondary", requireRuns(t, instance(t, handler, memoryStore(t))).Store)
+		require.Equal(t, loki.Secondary, requireRuns(t, instance(t, handler, memoryStore(t))).Store)
 	})
 }
 
@@ -152,7 +152,7 @@ func TestCase110_PrimaryIsDownAtBuildTime(t *testing.T) {
 						}
 						if out.Ran {
 							mu.Lock()
-							stores = append(stores, out.Store)
+							stores = append(stores, string(out.Store))
 							mu.Unlock()
 						}
 						select {

@@ -97,7 +97,7 @@ func TestCase029_BusyCallsLeakNoConnection(t *testing.T) {
 	require.Zero(t, db.Stats().InUse)
 	stub.set(stubGranted)
 	start := time.Now()
-	require.Equal(t, "secondary", requireRuns(t, l).Store)
+	require.Equal(t, loki.Secondary, requireRuns(t, l).Store)
 	require.Less(t, time.Since(start), time.Second)
 
 	t.Run("mssql", func(t *testing.T) {

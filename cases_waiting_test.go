@@ -315,7 +315,7 @@ func TestCase085_WaitIsLimitedInAnOutageToo(t *testing.T) {
 			require.NotErrorIs(t, err, loki.ErrBusy)
 
 			out := requireRuns(t, instance(t, primary, memoryStore(t), limits), loki.WithWait(limit))
-			require.Equal(t, "secondary", out.Store)
+			require.Equal(t, loki.Secondary, out.Store)
 			require.Less(t, out.Waited, limit+2*time.Second)
 		})
 	}

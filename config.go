@@ -217,9 +217,15 @@ func (b *Builder) SetMirror(m MirrorMode) *Builder {
 	return b
 }
 
-// SetHandlerTimeout sets [Config.PrimaryTimeout] and [Config.SecondaryTimeout].
-func (b *Builder) SetHandlerTimeout(primary, secondary time.Duration) *Builder {
-	b.config.PrimaryTimeout, b.config.SecondaryTimeout = primary, secondary
+// SetPrimaryTimeout sets [Config.PrimaryTimeout].
+func (b *Builder) SetPrimaryTimeout(timeout time.Duration) *Builder {
+	b.config.PrimaryTimeout = timeout
+	return b
+}
+
+// SetSecondaryTimeout sets [Config.SecondaryTimeout].
+func (b *Builder) SetSecondaryTimeout(timeout time.Duration) *Builder {
+	b.config.SecondaryTimeout = timeout
 	return b
 }
 

@@ -22,7 +22,7 @@ func TestBuild_NamesEveryMistakeAtOnce(t *testing.T) {
 		SetServiceKey(" padded").
 		SetSecondaryLockHandler(typedNil).
 		SetMirror(loki.MirrorMode(7)).
-		SetHandlerTimeout(-1, 0).
+		SetPrimaryTimeout(-1).
 		Build()
 	for _, want := range []string{
 		`the service key " padded" begins or ends with a blank`,
@@ -96,10 +96,10 @@ func TestBuild_CopiesByValue(t *testing.T) {
 	})
 }
 
-func TestSetHandlerTimeout(t *testing.T) {
+func TestSetTimeouts(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l, err := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(r.primary).SetSecondaryLockHandler(r.secondary).
-			SetHandlerTimeout(70*time.Millisecond, 200*time.Millisecond).Build()
+			SetPrimaryTimeout(70 * time.Millisecond).SetSecondaryTimeout(200 * time.Millisecond).Build()
 		require.NoError(t, err)
 		r.primary.hang()
 		r.secondary.hang()
@@ -147,10 +147,10 @@ func TestAbandonedCallsAreBounded(t *testing.T) {
 		stuck := newStuckHandler(until)
 		l2, err := loki.New(loki.Config{ServiceKey: "job", Primary: stuck, PrimaryTimeout: 10 * time.Millisecond})
 		require.NoError(t, err)
-		for range 2 * loki.MaxAbandonedCalls {
+		for range 2 * loki.MaxAbandoned {
 			require.ErrorIs(t, l2.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t)), loki.ErrUnavailable)
 		}
-		require.LessOrEqual(t, stuck.most(), int64(loki.MaxAbandonedCalls+2), "calls that do not return pile up")
+		require.LessOrEqual(t, stuck.most(), int64(loki.MaxAbandoned+2), "calls that do not return pile up")
 		start := time.Now()
 		err = l2.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t))
 		require.ErrorContains(t, err, "have not returned")

@@ -12,16 +12,16 @@
 //
 //   - with a primary alone, as long as the primary keeps its keys. A Redis that restarts empty, or promotes a replica
 //     that missed a write, has lost them;
-//   - with [MirrorSync], as long as the secondary keeps its rows, no store's clock steps and every instance uses it,
+//   - with [MirrorSync], as long as the secondary keeps its records, no store's clock steps and every instance uses it,
 //     whatever happens to the primary;
 //   - with [MirrorAsync], as long as all instances see the primary alike and it keeps its keys. Where they do not, two
-//     closures may overlap until the mirror write of one of them is refused, [MirrorGrace] longer, or as long as one
-//     cannot reach the secondary while the other cannot reach the primary. The overlap is detected, ended (the one
-//     without the row yields) and reported as [ErrLockLost] and [ErrConflict]. A closure that ends before its mirror
-//     write has been answered is not checked.
+//     closures may overlap until the mirror write of one of them is refused, a quarter of a second longer, or as long as
+//     one cannot reach the secondary while the other cannot reach the primary. The overlap is detected, ended (the one
+//     without a record in the secondary backs off) and reported as [ErrLockLost] and [ErrConflict]. A closure that ends
+//     before its mirror write has been answered is not checked.
 //
-// A lease lasts from the grant until it is released or its window closes: the expiry less [Margin], counted from
-// before the request that last confirmed it, on the monotonic clock. The context of the closure ends then at the
+// A lease lasts from the grant until it is released or its validity ends: the expiry less a margin of a twentieth, counted
+// from before the request that last confirmed it, on the monotonic clock. The context of the closure ends then at the
 // latest. A closure that ignores its context, or a process that is stopped for longer than that, goes on without
 // the lock; a [Lease.Fence] handed to the store of the guarded data is what protects the data from it.
 //

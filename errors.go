@@ -8,9 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 var (
@@ -59,14 +62,14 @@ func IgnoreBusy(err error) error {
 // HandlerError is an error of one store, with what was asked of it. errors.As finds it, and the store's own error
 // through it, in whatever the Locker returns or reports.
 type HandlerError struct {
-	Handler string // "primary" or "secondary"
-	Op      string // "lock", "extend", "release" or "notify"
-	Key     string // the key of the claim
-	Err     error  // what the handler returned
+	Store Store  // which one
+	Op    Op     // what it was asked to do
+	Key   string // the key of the claim
+	Err   error  // what the handler returned
 }
 
 func (e *HandlerError) Error() string {
-	return fmt.Sprintf("%s: %s of %s: %s", e.Handler, e.Op, quoted(e.Key), oneLine(e.Err))
+	return fmt.Sprintf("%s: %s of %s: %s", e.Store, e.Op, quoted(e.Key), oneLine(e.Err))
 }
 
 func (e *HandlerError) Unwrap() error { return e.Err }
@@ -207,7 +210,7 @@ func byStore(err error) string {
 	var parts []string
 	switch e := err.(type) { //nolint:errorlint // this walks the tree itself
 	case *HandlerError:
-		return e.Handler + ": " + oneLine(e.Err)
+		return string(e.Store) + ": " + oneLine(e.Err)
 	case interface{ Unwrap() []error }:
 		for _, err := range e.Unwrap() {
 			parts = append(parts, byStore(err))
@@ -215,6 +218,14 @@ func byStore(err error) string {
 		return strings.Join(parts, "; ")
 	}
 	return oneLine(err)
+}
+
+// handlersOwn is a store's error without the Locker's words around it, which would be said twice.
+func handlersOwn(err error) error {
+	if wrapped, ok := errors.AsType[*HandlerError](err); ok {
+		return wrapped.Err
+	}
+	return err
 }
 
 // cutShortError marks the silence of a store that the caller's deadline or expiry left hardly any time. It is an outage to
@@ -272,6 +283,29 @@ func Unavailable(err error) error {
 	return markedUnavailable{err}
 }
 
+// markedNotSent is how NotSent marks an error. It adds no words of its own.
+type markedNotSent struct{ error }
+
+func (m markedNotSent) Unwrap() error { return m.error }
+
+// NotSent marks a handler's error of a request that never left the process: no connection could be made, or none was free in
+// time. The request cannot have recorded, renewed or released anything, and will not do so later, so the Locker rolls nothing
+// back for it. The mark implies [Unavailable].
+//
+// Only a handler that is certain marks an error: a request that may have been written to a connection, even in part, is
+// unknown. The error's text stays as it is. NotSent(nil) is nil.
+func NotSent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return markedNotSent{Unavailable(err)}
+}
+
+func isNotSent(err error) bool {
+	_, ok := errors.AsType[markedNotSent](err)
+	return ok
+}
+
 // IsUnavailable reports whether the Locker takes a handler's error for an outage of its store rather than for a permanent
 // error: an error marked with [Unavailable], or a plain network error (any [net.Error], io.EOF, io.ErrUnexpectedEOF,
 // [net.ErrClosed], or a deadline).
@@ -297,20 +331,57 @@ func IsUnavailable(err error) bool {
 	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// markedNotSent is how NotSent marks an error. It adds no words of its own.
-type markedNotSent struct{ error }
+// What a store or a caller made may be of any length and may steer a terminal, or forge a line of a log. So every text that
+// people read quotes names, escapes what does not print, and cuts both.
+const (
+	maxNameText  = 200  // characters of a key, of a holder, of an occurrence
+	maxErrorText = 1000 // characters of an error, whose last words are often the advice
+)
 
-func (m markedNotSent) Unwrap() error { return m.error }
-
-// NotSent marks a handler's error of a request that never left the process: no connection could be made, or none was free in
-// time. The request cannot have recorded, renewed or released anything, and will not do so later, so the Locker rolls nothing
-// back for it. The mark implies [Unavailable].
-//
-// Only a handler that is certain marks an error: a request that may have been written to a connection, even in part, is
-// unknown. The error's text stays as it is. NotSent(nil) is nil.
-func NotSent(err error) error {
-	if err == nil {
-		return nil
+// quoted returns s between quotes.
+func quoted(s string) string {
+	start, cut := cutAfter(s, maxNameText)
+	if cut == "" {
+		return strconv.Quote(s)
 	}
-	return markedNotSent{Unavailable(err)}
+	return strconv.Quote(start) + cut
+}
+
+// oneLine returns err's text as one line: joined errors stand on lines of their own.
+func oneLine(err error) string {
+	s, cut := cutAfter(strings.TrimSpace(err.Error()), maxErrorText)
+	if !strings.ContainsFunc(s, unprintable) {
+		return s + cut
+	}
+	var b strings.Builder
+	for _, r := range strings.ReplaceAll(s, "\n", "; ") {
+		if unprintable(r) {
+			escaped := strconv.QuoteRune(r)
+			b.WriteString(escaped[1 : len(escaped)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String() + cut
+}
+
+// unprintable includes what a byte that is no UTF-8 is read as.
+func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) || invisible(r) }
+
+// cutAfter returns the first n characters of s, and what to say of the rest: nothing if there is none.
+func cutAfter(s string, n int) (start, rest string) {
+	for i := range s {
+		if n--; n < 0 {
+			return s[:i], fmt.Sprintf("... (%d bytes)", len(s))
+		}
+	}
+	return s, ""
+}
+
+// invisible reports whether r leaves no mark of its own, so that two keys which differ in it look the same: control and
+// format characters (zero width, byte order mark, bidirectional control), line and paragraph separators, variation
+// selectors and fillers. Characters for private use and those that are not assigned yet are shown as a box at least, and
+// which those are depends on the version of Unicode: they are not refused.
+func invisible(r rune) bool {
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
-	"sync"
 	"time"
+
+	"github.com/lokilock/loki/internal/eventqueue"
 )
 
 // EventKind says what happened. The values are stable strings, fit for a metric's label.
@@ -44,9 +44,10 @@ const (
 	// KindRecordFailed is a store that did not record an occurrence that was run; it is tried again for a minute. Error.
 	KindRecordFailed EventKind = "record_failed"
 
-	// KindMirrorDropped is a mirror write for which there was no room among those that wait; it is tried again. Warn
-	// for the first, debug for others within a minute.
-	KindMirrorDropped EventKind = "mirror_dropped"
+	// KindMirrorLate is a mirror write that had to wait for longer than a quarter of a second, because too many others were
+	// waiting for the secondary. New locks are acquired in both stores, one after the other, until the first writes wait no
+	// longer. Warn for the first, debug for others within a minute.
+	KindMirrorLate EventKind = "mirror_late"
 
 	// KindPanic is a panic of a handler or an observer; Err has the stack. Error.
 	KindPanic EventKind = "panic"
@@ -56,30 +57,30 @@ const (
 
 	// What follows is at debug level.
 
-	KindAcquired      EventKind = "acquired"       // Handler granted the lock, fn is about to run
-	KindReleased      EventKind = "released"       // Handler has released the claim, or keeps it for a minimum hold only
-	KindRenewed       EventKind = "renewed"        // Handler has confirmed the lease
+	KindAcquired      EventKind = "acquired"       // Store granted the lock, fn is about to run
+	KindReleased      EventKind = "released"       // Store has released the claim, or keeps it for a minimum hold only
+	KindRenewed       EventKind = "renewed"        // Store has confirmed the lease
 	KindMirrored      EventKind = "mirrored"       // the secondary has recorded the lock
 	KindBusy          EventKind = "busy"           // held elsewhere, fn did not run
 	KindDone          EventKind = "done"           // the occurrence has been run already, fn did not run
 	KindUnavailable   EventKind = "unavailable"    // no store could decide, fn did not run
-	KindRolledBack    EventKind = "rolled_back"    // a claim of unknown outcome was removed from Handler, if it was there
+	KindRolledBack    EventKind = "rolled_back"    // a claim of unknown outcome was removed from Store, if it was there
 	KindFellBack      EventKind = "fell_back"      // the primary is unavailable and the secondary decides; of a running lease (Op is extend), its renewals do
 	KindRenewFailed   EventKind = "renew_failed"   // no store confirmed the lease; tried again until its validity ends
-	KindMirrorFailed  EventKind = "mirror_failed"  // the secondary did not record the lock; tried again
+	KindMirrorFailed  EventKind = "mirror_failed"  // the secondary did not record the lock, or refused it; tried again
 	KindReleaseFailed EventKind = "release_failed" // a release or a rollback failed; tried again until the claim expires
 )
 
 // Event is one thing that happened, for logs and metrics.
 type Event struct {
-	Kind    EventKind
-	Level   slog.Level    // how serious it is: see the kinds
-	Handler string        // "primary" or "secondary"; empty where the event is not one store's
-	Op      string        // "lock", "extend", "release" or "notify"; empty likewise
-	Key     string        // the lock; empty where the event is not one lock's
-	Took    time.Duration // how long the operation, or the outage, took; 0 where nothing was measured
-	Calls   int           // of KindUp, how many failed
-	Err     error         // why; nil where nothing went wrong
+	Kind  EventKind
+	Level slog.Level    // how serious it is: see the kinds
+	Store Store         // empty where the event is not one store's
+	Op    Op            // empty likewise
+	Key   string        // the lock; empty where the event is not one lock's
+	Took  time.Duration // how long the operation, or the outage, took; 0 where nothing was measured
+	Calls int           // of KindUp, how many failed
+	Err   error         // why; nil where nothing went wrong
 }
 
 // The levels of kinds that have more than one.
@@ -114,11 +115,11 @@ func LogEvents(logger *slog.Logger) func(context.Context, Event) {
 		if e.Key != "" {
 			attrs = append(attrs, slog.String("key", e.Key))
 		}
-		if e.Handler != "" {
-			attrs = append(attrs, slog.String("handler", e.Handler))
+		if e.Store != "" {
+			attrs = append(attrs, slog.String("store", string(e.Store)))
 		}
 		if e.Op != "" {
-			attrs = append(attrs, slog.String("op", e.Op))
+			attrs = append(attrs, slog.String("op", string(e.Op)))
 		}
 		if e.Took != 0 {
 			attrs = append(attrs, slog.Duration("took", e.Took))
@@ -141,26 +142,35 @@ func (e Event) text() string {
 	if err, ok := e.Err.(interface{ bare() string }); ok { // the outermost: what it wraps has a text of its own
 		return err.bare()
 	}
-	if e.Handler != "" {
+	if e.Store != "" {
 		return oneLine(handlersOwn(e.Err))
 	}
 	return byStore(e.Err)
 }
 
-// maxPendingEvents is how far an observer may fall behind before it misses events at debug level; twice that, any.
+// The room for events that wait for a slow observer. A flood of events of single calls must not keep the outage that caused
+// it from being reported: those above debug level have as much room again.
 const maxPendingEvents = 4096
 
-// observer hands events to the user's function: one at a time, in order, on a goroutine of its own that ends when
-// there is nothing left to tell. A call of the function in the emitter's place would let a slow log writer hold up a
-// renewal, or a release.
-type observer struct {
+// events hands events to the user's function in order, on a goroutine of its own. To call it in the emitter's place would
+// let a slow log writer hold up a renewal, or a release.
+type events struct {
 	observe func(context.Context, Event) // nil: silence
+	queue   *eventqueue.Queue[pendingEvent]
+}
 
-	mu      sync.Mutex // guards what follows; never held while observe runs
-	pending []pendingEvent
-	dropped int
-	running bool
-	idle    chan struct{} // closed when running becomes false
+func newEvents(observe func(context.Context, Event)) *events {
+	return &events{observe: observe, queue: &eventqueue.Queue[pendingEvent]{
+		Handle: func(p pendingEvent) { observe(p.ctx, p.event) },
+		Limit:  maxPendingEvents,
+		Dropped: func(last pendingEvent, n int) pendingEvent {
+			return pendingEvent{last.ctx, Event{Kind: KindDropped, Level: KindDropped.level(), Err: fmt.Errorf("loki: the observer missed %d events", n)}}
+		},
+		Panicked: func(p pendingEvent, reason any, stack []byte) pendingEvent {
+			err := fmt.Errorf("loki: the observer panicked on %q: %v\n%s", p.event.Kind, reason, stack)
+			return pendingEvent{p.ctx, Event{Kind: KindPanic, Level: KindPanic.level(), Key: p.event.Key, Err: err}}
+		},
+	}}
 }
 
 type pendingEvent struct {
@@ -169,81 +179,20 @@ type pendingEvent struct {
 }
 
 // emit never blocks. ctx gives the observer its values; that it has ended is of no concern to a log.
-func (o *observer) emit(ctx context.Context, e Event) {
+func (o *events) emit(ctx context.Context, e Event) {
 	if o.observe == nil {
 		return
 	}
 	if e.Level == 0 {
 		e.Level = e.Kind.level()
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	limit := maxPendingEvents
-	if e.Level > slog.LevelDebug { // a flood of calls must not keep the outage that caused it from being reported
-		limit *= 2
-	}
-	if len(o.pending) >= limit {
-		o.dropped++
-		return
-	}
-	o.pending = append(o.pending, pendingEvent{context.WithoutCancel(ctx), e})
-	if !o.running {
-		o.running, o.idle = true, make(chan struct{})
-		go o.deliver()
-	}
+	o.queue.Add(pendingEvent{context.WithoutCancel(ctx), e}, e.Level > slog.LevelDebug)
 }
 
-func (o *observer) deliver() {
-	done := false
-	defer func() {
-		if !done { // the observer has ended its goroutine, as a failed test does: the next event has one of its own
-			go o.deliver()
-		}
-	}()
-	for {
-		o.mu.Lock()
-		batch, dropped := o.pending, o.dropped
-		o.pending, o.dropped = nil, 0
-		if len(batch) == 0 {
-			o.running, done = false, true
-			close(o.idle)
-			o.mu.Unlock()
-			return
-		}
-		o.mu.Unlock()
-		for _, p := range batch {
-			o.call(p)
-		}
-		if dropped > 0 {
-			o.call(pendingEvent{batch[len(batch)-1].ctx, Event{Kind: KindDropped, Level: KindDropped.level(), Err: fmt.Errorf("loki: the observer missed %d events", dropped)}})
-		}
-	}
-}
-
-// call keeps a panicking observer from taking the process down: nobody could recover it on this goroutine. It is told
-// of its own panic once; a panic over that is the end of it.
-func (o *observer) call(p pendingEvent) {
-	defer func() {
-		if v := recover(); v != nil && p.event.Kind != KindPanic {
-			err := fmt.Errorf("loki: the observer panicked on %q: %v\n%s", p.event.Kind, v, debug.Stack())
-			o.call(pendingEvent{p.ctx, Event{Kind: KindPanic, Level: KindPanic.level(), Key: p.event.Key, Err: err}})
-		}
-	}()
-	o.observe(p.ctx, p.event)
-}
-
-// flush waits until everything emitted so far has been told, or ctx ends.
-func (o *observer) flush(ctx context.Context) error {
-	o.mu.Lock()
-	running, idle := o.running, o.idle
-	o.mu.Unlock()
-	if !running {
-		return nil
-	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
+// flush waits until every event so far has been delivered, or ctx ends.
+func (o *events) flush(ctx context.Context) error {
+	if o.queue.Flush(ctx) != nil {
 		return ended(ctx)
 	}
+	return nil
 }

@@ -143,9 +143,9 @@ func TestLogEvents(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		const why = `err="dial tcp: connection refused"`
-		require.Contains(t, out.String(), `level=WARN msg="loki: down" key=job handler=primary op=lock `+why)
-		require.Contains(t, out.String(), `level=ERROR msg="loki: down" key=job handler=secondary op=lock `+why)
-		require.Regexp(t, `level=INFO msg="loki: up" handler=primary took=1m\S+ calls=11\n`, out.String())
+		require.Contains(t, out.String(), `level=WARN msg="loki: down" key=job store=primary op=lock `+why)
+		require.Contains(t, out.String(), `level=ERROR msg="loki: down" key=job store=secondary op=lock `+why)
+		require.Regexp(t, `level=INFO msg="loki: up" store=primary took=1m\S+ calls=11\n`, out.String())
 		require.Contains(t, out.String(), `level=DEBUG msg="loki: unavailable" key=job`)
 		require.NotContains(t, out.String(), `\n`)
 	})

@@ -242,8 +242,8 @@ func ExampleLogEvents() {
 	_ = locker.ExecuteWithinLock(context.Background(), time.Minute, closeTheDay)
 	_ = locker.Close(context.Background()) // waits for the observer, too
 	// Output:
-	// level=DEBUG msg="loki: acquired" key=invoice-batch handler=primary op=lock
-	// level=DEBUG msg="loki: released" key=invoice-batch handler=primary op=release
+	// level=DEBUG msg="loki: acquired" key=invoice-batch store=primary op=lock
+	// level=DEBUG msg="loki: released" key=invoice-batch store=primary op=release
 }
 
 func ExampleUnavailable() {

@@ -96,7 +96,7 @@ func TestFixed_EventOrder(t *testing.T) {
 		_ = a.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { time.Sleep(time.Second); return nil }, loki.WithOccurrence("x", time.Minute))
 		synctest.Wait()
 		for _, e := range r.log.events {
-			t.Log(e.Kind, e.Handler, e.Op, e.Key, e.Err)
+			t.Log(e.Kind, e.Store, e.Op, e.Key, e.Err)
 		}
 	})
 }

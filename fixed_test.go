@@ -19,15 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func occurrenceOnly(f lokitest.Fault, op lokitest.Op, record bool) func(lokitest.Op, loki.Claim) lokitest.Fault {
-	return func(o lokitest.Op, c loki.Claim) lokitest.Fault {
-		if o == op && strings.Contains(c.Key, "@") == record {
-			return f
-		}
-		return lokitest.Fault{}
-	}
-}
-
 // An impatient waiter ends the waits of patient ones, though the store is healthy.
 func TestFixed_ImpatientWaiterPoisonsOthers(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
@@ -101,130 +92,6 @@ func TestFixed_TinyExpiryPoisons(t *testing.T) {
 		require.NoError(t, hold.Release(t.Context()))
 		wg.Wait()
 		require.True(t, ran)
-	})
-}
-
-// ErrDone for an occurrence that never ran.
-func TestFixed_DoneNeverRan(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		a := r.locker(alone)
-		b := r.locker(alone)
-		// a's look is recorded, its reply is lost; its take-back is 100 ms on its way.
-		var once atomic.Bool
-		r.primary.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
-			switch {
-			case op == lokitest.OpLock && strings.Contains(c.Key, "@") && once.CompareAndSwap(false, true):
-				return lokitest.Fault{Err: errDown, LostReply: true}
-			case op == lokitest.OpRelease && strings.Contains(c.Key, "@"):
-				return lokitest.Fault{Before: lokitest.Pause{For: 100 * time.Millisecond}}
-			}
-			return lokitest.Fault{}
-		})
-		var runs atomic.Int32
-		fn := func(context.Context) error { runs.Add(1); return nil }
-		err := a.ExecuteWithinLock(t.Context(), time.Minute, fn, loki.WithOccurrence("tick", time.Hour))
-		t.Log("a:", err)
-		require.ErrorIs(t, err, loki.ErrUnavailable)
-		err = b.ExecuteWithinLock(t.Context(), time.Minute, fn, loki.WithOccurrence("tick", time.Hour))
-		t.Log("b:", err)
-		require.NotErrorIs(t, err, loki.ErrDone, "nobody ever ran it, runs=%d", runs.Load())
-	})
-}
-
-// Same through cancellation of the caller's ctx during the look.
-func TestFixed_DoneNeverRanCancelled(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		a := r.locker(alone)
-		b := r.locker(alone)
-		r.primary.faults.Decide(occurrenceOnly(lokitest.Fault{After: lokitest.Pause{For: 20 * time.Millisecond}, Before: lokitest.Pause{For: 20 * time.Millisecond, IgnoreCtx: true}}, lokitest.OpLock, true))
-		var runs atomic.Int32
-		fn := func(context.Context) error { runs.Add(1); return nil }
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			err := b.ExecuteWithinLock(t.Context(), time.Minute, fn, loki.WithOccurrence("tick", time.Hour), loki.WithWait(time.Minute))
-			t.Log("b:", err)
-		})
-		err := a.ExecuteWithinLock(ctx, time.Minute, fn, loki.WithOccurrence("tick", time.Hour))
-		t.Log("a:", err)
-		wg.Wait()
-		require.Equal(t, int32(1), runs.Load())
-	})
-}
-
-// A single failed release of the look: the record is not written when the call returns, and Close does not wait.
-func TestFixed_OccurrenceTwiceAfterOneFailedRelease(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		a := r.locker(alone)
-		b := r.locker(alone)
-		var once atomic.Bool
-		gone := atomic.Bool{}
-		r.primary.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
-			if gone.Load() { // a's process has exited; used only while b does not call
-				return lokitest.Fault{Err: errDown}
-			}
-			if op == lokitest.OpRelease && strings.Contains(c.Key, "@") && once.CompareAndSwap(false, true) {
-				return lokitest.Fault{Err: errDown}
-			}
-			return lokitest.Fault{}
-		})
-		var runs atomic.Int32
-		fn := func(context.Context) error { runs.Add(1); return nil }
-		require.NoError(t, a.ExecuteWithinLock(t.Context(), 10*time.Second, fn, loki.WithOccurrence("tick", time.Hour)))
-		require.NoError(t, a.Close(t.Context()))
-		gone.Store(true) // the process exits
-		time.Sleep(2 * time.Minute)
-		gone.Store(false)
-		t.Log("record_failed events:", len(r.events(loki.KindRecordFailed)))
-		err := b.ExecuteWithinLock(t.Context(), 10*time.Second, fn, loki.WithOccurrence("tick", time.Hour))
-		require.ErrorIs(t, err, loki.ErrDone)
-		require.Equal(t, int32(1), runs.Load())
-	})
-}
-
-// Fn is started on a lease that is over.
-func TestFixed_OccurrenceStartsOnDeadLease(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		a := r.locker(alone)
-		r.primary.faults.Decide(occurrenceOnly(lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}, lokitest.OpRelease, true))
-		err := a.ExecuteWithinLock(t.Context(), 300*time.Millisecond, func(ctx context.Context) error {
-			t.Error("fn started with", ctx.Err(), context.Cause(ctx))
-			return nil
-		}, loki.WithOccurrence("tick", time.Hour), loki.WithoutRenewal())
-		t.Log(err)
-	})
-}
-
-// Ctx's end during the release of the look is not seen, and fn is started on it.
-func TestFixed_OccurrenceIgnoresCtx(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		a := r.locker()
-		r.primary.faults.Decide(occurrenceOnly(lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}, lokitest.OpRelease, true))
-		r.secondary.faults.Decide(occurrenceOnly(lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}, lokitest.OpRelease, true))
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		start := time.Now()
-		err := a.ExecuteWithinLock(ctx, time.Minute, func(ctx context.Context) error {
-			t.Error("fn started after", time.Since(start), "with", ctx.Err())
-			return nil
-		}, loki.WithOccurrence("tick", time.Hour))
-		t.Log(time.Since(start), err)
-		require.Less(t, time.Since(start), 100*time.Millisecond)
-	})
-}
-
-// Matches ErrLockLost although fn did not run.
-func TestFixed_LostDuringLookMatchesLockLost(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		a := r.locker()
-		hang := lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}
-		r.primary.faults.Decide(occurrenceOnly(hang, lokitest.OpLock, true))
-		r.secondary.faults.Decide(occurrenceOnly(hang, lokitest.OpLock, true))
-		var out loki.Outcome
-		err := a.ExecuteWithinLock(t.Context(), 300*time.Millisecond, mustNotRun(t), loki.WithOccurrence("tick", time.Hour), loki.WithoutRenewal(), loki.WithOutcome(&out))
-		t.Logf("%v ran=%v", err, out.Ran)
-		require.NotErrorIs(t, err, loki.ErrLockLost)
 	})
 }
 
@@ -475,7 +342,7 @@ func TestFixed_BreakerFullNeverOpensForAll(t *testing.T) {
 func TestFixed_HangingNotifyPoisonsLocks(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		a, b := r.locker(alone), r.locker(alone)
-		for i := range loki.MaxAbandonedCalls + 1 {
+		for i := range loki.MaxAbandoned + 1 {
 			_, err := a.Acquire(t.Context(), time.Minute, loki.WithResource(fmt.Sprint(i)))
 			require.NoError(t, err)
 		}
@@ -483,7 +350,7 @@ func TestFixed_HangingNotifyPoisonsLocks(t *testing.T) {
 		r.primary.faults.Set(lokitest.OpNotify, lokitest.Fault{Before: lokitest.Pause{Until: never, IgnoreCtx: true}})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		for i := range loki.MaxAbandonedCalls + 1 {
+		for i := range loki.MaxAbandoned + 1 {
 			wg.Go(func() {
 				_ = b.ExecuteWithinLock(ctx, time.Minute, func(context.Context) error { return nil }, loki.WithResource(fmt.Sprint(i)), loki.WithWait(time.Hour))
 			})

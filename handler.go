@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// LockHandler is a store that can hold locks, told in two methods.
+// LockHandler is the interface that a lock store implements, in two methods.
 //
 // It is a plain try-lock: it does not wait for a lock, log, or know of another handler; the [Locker] does all of that.
 // It is not for data: whatever else the store keeps is none of its business. The suite in package lokitest says
@@ -13,17 +13,19 @@ import (
 //
 // Both methods are called by many goroutines at once, also for the same key. The Locker may call again with the same
 // claim before the first call has returned: when that has had no answer for a while, and the first answer counts (see
-// [Claim.Repeated]). If ctx has ended already they change nothing
-// and return an error that matches ctx.Err(). They should honour its end later, too; a call that does not is left behind
-// when its time is up (see [Config.PrimaryTimeout]), and the number of calls left behind is bounded by
-// [MaxAbandonedCalls].
+// [Claim.Repeated]). If ctx has ended already they change nothing and return an error that matches ctx.Err().
 //
-// An error that means "the store cannot be reached, or cannot answer now" should be wrapped with [Unavailable]; any
-// other error is taken for somebody's mistake and goes to the caller as it is. See [IsUnavailable].
+// The deadline of ctx is when the Locker stops waiting (see [Config.PrimaryTimeout]). ctx is done some seconds later, or when
+// the caller cancels its own context, so that a request which is on its way can end by itself and keeps its connection
+// usable. A handler that queues requests sends none after the deadline, and returns an error with [NotSent] at that time. A
+// call that has not returned by then is abandoned: the Locker goes on without it, and the number of abandoned calls is
+// bounded, for each key and in all.
+//
+// An error that means "the store cannot be reached, or cannot answer now" is wrapped with [Unavailable]; any other error is
+// permanent, and goes to the caller as it is. See [IsUnavailable].
 //
 // What more a store can do it says with capabilities: [Granter], [Extender], [Releaser],
-// [Notifier], [Inspector], [Validator]. Each
-// is an interface of one method, found by type. A decorator that has a capability's method but whose inner handler does
+// [Notifier], [Inspector], [Validator]. Each is an interface of one method, found by type. A decorator that has a capability's method but whose inner handler does
 // not returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
 type LockHandler interface {
 	// Lock tries once, without waiting, to record c.
@@ -165,9 +167,10 @@ type Notifier interface {
 	Notify(ctx context.Context, key string) (<-chan struct{}, error)
 }
 
-// Inspector is the capability to say who holds a key, for people and tools that look. False means that nobody does.
+// Inspector is the capability to report who holds a key. False means that it is free.
 //
-// The Locker itself never asks: what it tells may be over by the time it is read. Without it a person reads the store.
+// People and tools read with it, and so does [WithOccurrence], for completion records. The Locker asks it of no other key:
+// what it reports may be over by the time it is read. Without it, a call with WithOccurrence returns an error.
 type Inspector interface {
 	Inspect(ctx context.Context, key string) (Holder, bool, error)
 }

@@ -2,9 +2,16 @@ package loki
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+
+	"github.com/lokilock/loki/internal/retry"
 )
 
 const (
@@ -25,10 +32,9 @@ const (
 // health is what the calls of one store came to. Every call is noted here, and what follows from it is decided here: when
 // an outage is reported, when its end is, and when the circuit breaker is open.
 //
-// A failure counts for its key, since a cluster may have lost one shard: it is over when a call about that key is
-// answered that was sent after it. Probes see to it that there is such a call, also for a key that is never locked again. A
-// probe demands little: the failure of an acquisition is over as well when the probe was answered, the key has not failed for
-// steadyTime, and another one is granted or refused.
+// A failure counts for its key, since a cluster may have lost one shard. It is over when a call about that key is answered
+// that was sent after it and that demands as much of the store: one that is out of memory answers releases and refuses
+// acquisitions. Probes see to it that there is such a call, also for a key that is never locked again.
 //
 // One lost call is no outage. It becomes one, and is reported, when a call fails that was sent after that failure had been
 // seen: about the same key, or an acquisition while none has been granted or refused for any key. Calls that fail side by
@@ -42,8 +48,7 @@ type health struct {
 
 	mu        sync.Mutex // guards what follows; never held while a store is asked
 	failing   map[string]*failure
-	unproven  int                 // of these: those whose probe was answered
-	row       map[string]struct{} // keys that failed since the last answer
+	streak    map[string]struct{} // keys that failed since the last answer
 	ungranted time.Time           // when an acquisition failed that no answer to a later one has followed; zero if none did
 	proof     time.Time           // when the latest of the calls that were answered was sent
 	last      string              // the latest key that the breaker sent elsewhere: what is probed for every key
@@ -58,34 +63,28 @@ type health struct {
 }
 
 func newHealth(s *store) *health {
-	return &health{store: s, failing: make(map[string]*failure), row: make(map[string]struct{}), problems: make(map[string]*problem)}
+	return &health{store: s, failing: make(map[string]*failure), streak: make(map[string]struct{}), problems: make(map[string]*problem)}
 }
 
 // failure is a key whose latest call failed.
 type failure struct {
-	op            string    // of the call that failed first
+	op            Op        // of the call that failed first
 	err           error     // what that came to
 	first, latest time.Time // when its failures were noted
 	sent          time.Time // when the latest of the calls that failed was sent
 
-	// demand is that of the least demanding operation that failed. A server that is out of memory, or a disk that is
-	// full, answers releases and refuses acquisitions: the answer to a release proves nothing then.
-	demand int
+	demand int // of the least demanding operation that failed
 
-	probed bool // a less demanding call was answered since
-	pause  time.Duration
-	timer  *time.Timer
+	pause time.Duration
+	timer *time.Timer
 }
 
-// open reports whether the key has not been answered at all since it failed.
-func (f *failure) open() bool { return f != nil && !f.probed }
-
 // demand ranks operations: a store that carries out one of them can carry out those below it.
-func demand(op string) int {
+func demand(op Op) int {
 	switch op {
-	case opLock:
+	case OpLock, opProbe:
 		return 2
-	case opExtend:
+	case OpExtend:
 		return 1
 	}
 	return 0
@@ -93,15 +92,15 @@ func demand(op string) int {
 
 // note takes what one call came to. A call that its caller ended, or left too little time, says nothing about the store.
 // A notifier that cannot listen is no outage: waiting polls then.
-func (h *health) note(ctx context.Context, op, key string, a answer) {
+func (h *health) note(ctx context.Context, op Op, key string, a answer) {
 	switch {
-	case op == opNotify || a.calledOff:
+	case op == OpNotify || a.calledOff:
 	case a.err == nil:
 		h.answered(ctx, op, key, a.sent)
 		h.works(op, key)
 	case !IsUnavailable(a.err):
 		h.answered(ctx, op, key, a.sent)
-		if demand(op) > 0 { // a release reports its own refusal, if there is something to release; nobody asked for a probe
+		if op != OpRelease && op != opProbe { // a release reports its own refusal, if there is something to release
 			h.refused(ctx, op, key, a)
 		}
 	case !a.cutShort:
@@ -109,7 +108,7 @@ func (h *health) note(ctx context.Context, op, key string, a answer) {
 	}
 }
 
-func (h *health) failed(ctx context.Context, op, key string, a answer) {
+func (h *health) failed(ctx context.Context, op Op, key string, a answer) {
 	ctx = context.WithoutCancel(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +119,7 @@ func (h *health) failed(ctx context.Context, op, key string, a answer) {
 	if len(h.failing) == 0 && !h.down.Load() {
 		h.since, h.calls = a.sent, 0
 	}
-	if demand(op) > 0 { // what somebody waited for, unlike a probe or the release that follows a failure
+	if op == OpLock || op == OpExtend { // not the release that follows a failure, nor a probe
 		h.calls++
 	}
 	err := handlersOwn(a.err)
@@ -129,7 +128,7 @@ func (h *health) failed(ctx context.Context, op, key string, a answer) {
 		h.steady.Stop()
 	}
 	confirmed := false
-	if op == opLock {
+	if op == OpLock {
 		if h.ungranted.IsZero() {
 			h.ungranted = now
 		} else {
@@ -140,16 +139,11 @@ func (h *health) failed(ctx context.Context, op, key string, a answer) {
 	case f != nil:
 		confirmed = confirmed || !a.sent.Before(f.first)
 		f.latest, f.sent, f.demand = now, later(f.sent, a.sent), min(f.demand, demand(op))
-		if f.probed {
-			f.probed, f.pause = false, BreakerMinPause
-			h.unproven--
-			h.probeLater(ctx, key, f)
-		}
 	case h.failing[everyKey] == nil:
 		if len(h.failing) < maxFailingKeys {
 			h.fails(ctx, key, op, err, a.sent)
 		}
-		if h.row[key] = struct{}{}; len(h.row) == breakerKeys {
+		if h.streak[key] = struct{}{}; len(h.streak) == breakerKeys {
 			h.last = key
 			h.fails(ctx, everyKey, op, err, a.sent)
 		}
@@ -163,67 +157,46 @@ func (h *health) failed(ctx context.Context, op, key string, a answer) {
 }
 
 // fails is called with mu held.
-func (h *health) fails(ctx context.Context, key, op string, err error, sent time.Time) {
+func (h *health) fails(ctx context.Context, key string, op Op, err error, sent time.Time) {
 	now := time.Now()
-	f := &failure{op: op, err: err, first: now, latest: now, sent: sent, demand: demand(op), pause: BreakerMinPause}
+	f := &failure{op: op, err: err, first: now, latest: now, sent: sent, demand: demand(op), pause: breakerMinPause}
 	h.failing[key] = f
 	h.probeLater(ctx, key, f)
 }
 
 // answered is given when the call was sent: an answer that was on its way when the store failed says nothing about now.
-func (h *health) answered(ctx context.Context, op, key string, sent time.Time) {
+func (h *health) answered(ctx context.Context, op Op, key string, sent time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if op == opLock && !sent.Before(h.ungranted) {
+	if op == OpLock && !sent.Before(h.ungranted) {
 		h.ungranted = time.Time{}
 	}
 	h.proof = later(h.proof, sent)
-	clear(h.row)
+	clear(h.streak)
 	if len(h.failing) == 0 || h.ended {
 		return
 	}
 	now, back := time.Now(), time.Time{}
-	if f := h.failing[everyKey]; f != nil && !sent.Before(f.latest) {
-		h.recovers(everyKey, f)
-		back = now
-	}
-	if f := h.failing[key]; f != nil && !sent.Before(f.latest) {
-		if demand(op) >= f.demand {
-			h.recovers(key, f)
-			back = now
-		} else if !f.probed {
-			f.probed = true
+	for _, key := range []string{everyKey, key} {
+		if f := h.failing[key]; f != nil && !sent.Before(f.latest) && (key == everyKey || demand(op) >= f.demand) {
 			f.timer.Stop()
-			h.unproven++
-		}
-	}
-	if h.unproven > 0 { // the store can be reached for these keys, and can do for another what it failed to do
-		for key, f := range h.failing {
-			if f.probed && demand(op) >= f.demand && now.Sub(f.latest) >= steadyTime { // one that is in use fails again before
-				h.recovers(key, f)
-				back = later(back, f.latest)
-			}
+			delete(h.failing, key)
+			back = now
 		}
 	}
 	if len(h.failing) == 0 {
 		h.ungranted = time.Time{}
-		if h.down.Load() {
+		switch {
+		case h.down.Load():
 			h.recovered(context.WithoutCancel(ctx), back)
+		case !h.returned.IsZero(): // a failure that was no outage, of a store that comes and goes
+			h.returned = now
 		}
 	}
 }
 
-// recovers is called with mu held.
-func (h *health) recovers(key string, f *failure) {
-	f.timer.Stop()
-	if f.probed {
-		h.unproven--
-	}
-	delete(h.failing, key)
-}
-
 // reportDown is called with mu held.
-func (h *health) reportDown(ctx context.Context, op, key string, err error) {
+func (h *health) reportDown(ctx context.Context, op Op, key string, err error) {
 	if h.down.Swap(true) {
 		return
 	}
@@ -231,7 +204,7 @@ func (h *health) reportDown(ctx context.Context, op, key string, err error) {
 	if h.required || h.other == nil || h.other.down.Load() {
 		level = levelError
 	}
-	h.store.events.emit(ctx, Event{Kind: KindDown, Level: level, Handler: h.store.name, Op: op, Key: key, Err: h.store.wrap(op, Claim{Key: key}, err)})
+	h.store.events.emit(ctx, Event{Kind: KindDown, Level: level, Store: h.store.name, Op: op, Key: key, Err: h.store.wrap(op, Claim{Key: key}, err)})
 }
 
 // recovered is called with mu held, when the last failing key of a reported outage has been answered.
@@ -253,7 +226,7 @@ func (h *health) recovered(ctx context.Context, back time.Time) {
 // reportUp is called with mu held.
 func (h *health) reportUp(ctx context.Context) {
 	h.down.Store(false)
-	h.store.events.emit(ctx, Event{Kind: KindUp, Handler: h.store.name, Took: h.back.Sub(h.since), Calls: h.calls})
+	h.store.events.emit(ctx, Event{Kind: KindUp, Store: h.store.name, Took: h.back.Sub(h.since), Calls: h.calls})
 	h.returned, h.back = h.back, time.Time{}
 }
 
@@ -272,11 +245,139 @@ func (h *health) end(ctx context.Context) {
 	}
 	for key, f := range h.failing {
 		f.timer.Stop()
-		if f.open() && key != everyKey && !f.sent.Before(h.proof) {
+		if key != everyKey && !f.sent.Before(h.proof) {
 			h.reportDown(ctx, f.op, key, f.err)
 		}
 	}
 	if !h.back.IsZero() {
 		h.reportUp(ctx)
 	}
+}
+
+// A primary that is down must not make every call slow: after a failure it is asked less. These are the pauses between
+// two probes of a store that failed, jittered by an eighth; each is twice as long as the one before. Until a probe is
+// answered, acquisitions go to the secondary at once. Since another instance may see the primary up in that time,
+// breakerMaxPause is part of the bound on the overlap of two closures under [MirrorAsync].
+const (
+	breakerMinPause = 100 * time.Millisecond
+	breakerMaxPause = 3 * time.Second
+)
+
+// refusal is the circuit breaker: it returns why an acquisition of key should bypass the store, or nil. It is open for a
+// key from its failure until a call about it, a probe for example, is answered; and for every key when several failed
+// in a row. Renewals and releases try the store anyway.
+//
+// Without another store it is always closed: a caller that cannot go elsewhere is better off with an attempt.
+func (h *health) refusal(key string) error {
+	if h.other == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failing[everyKey] == nil && h.failing[key] == nil {
+		return nil
+	}
+	h.last = key
+	return Unavailable(fmt.Errorf("not asked, since a moment ago it failed: %w", h.err))
+}
+
+// bypassed counts an acquisition that the breaker has kept from the store.
+func (h *health) bypassed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls++
+}
+
+// probeLater sets the next probe of a key that failed. It is called with mu held.
+func (h *health) probeLater(ctx context.Context, key string, f *failure) {
+	f.timer = time.AfterFunc(retry.Around(f.pause), func() { h.probe(ctx, key, f) })
+	f.pause = min(2*f.pause, breakerMaxPause)
+}
+
+// probe asks the store in the background, so that no caller has to wait to find out that it is back. What it comes to is
+// noted like any other call.
+func (h *health) probe(ctx context.Context, key string, f *failure) {
+	h.mu.Lock()
+	about := key
+	if key == everyKey {
+		about = h.last
+	}
+	h.mu.Unlock()
+	h.store.probe(ctx, about)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failing[key] == f && !h.ended {
+		h.probeLater(ctx, key, f)
+	}
+}
+
+// maxProblems bounds the memory of what has been reported. When it is full everything is news again.
+const maxProblems = 64
+
+// problem is something that a store keeps doing and that has been reported: a permanent error, for example.
+type problem struct {
+	op     Op
+	key    string    // of the call that met it first
+	met    time.Time // when it was met last
+	passed bool      // the operation has worked since, for another key
+}
+
+// news reports whether cause should be reported: when it is met for the first time, or again after it was over. It is
+// over when the same operation has worked for the same key, or when it has worked for another one and the cause has not
+// been met for steadyTime: an error may concern some keys only, and those that met it may never be locked again. A problem of
+// no operation (op is empty) is over when it has not been met for so long.
+func (h *health) news(cause string, op Op, key string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if p := h.problems[cause]; p != nil && (!p.passed || now.Sub(p.met) < steadyTime) {
+		p.met = now
+		return false
+	}
+	if len(h.problems) >= maxProblems {
+		clear(h.problems)
+	}
+	h.problems[cause] = &problem{op: op, key: key, met: now, passed: op == ""}
+	return true
+}
+
+// works notes that op was answered without an error.
+func (h *health) works(op Op, key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for cause, p := range h.problems {
+		if p.op == op && p.key == key {
+			delete(h.problems, cause)
+		} else if p.op == op {
+			p.passed = true
+		}
+	}
+}
+
+// refused reports a permanent error. Every call that meets it is an event, and the first one is an error for people to see.
+func (h *health) refused(ctx context.Context, op Op, key string, a answer) {
+	if errors.Is(a.err, errPanicked) {
+		return // reported already
+	}
+	e := Event{Kind: KindRefused, Level: levelDebug, Store: h.store.name, Op: op, Key: key, Took: time.Since(a.sent), Err: a.err}
+	if h.news(causeOf(handlersOwn(a.err), key), op, key) {
+		e.Level = levelError
+	}
+	if op == OpRelease {
+		e.Err = h.store.wrap(op, Claim{Key: key}, fmt.Errorf("locks that cannot be released stay held until they expire: %w", handlersOwn(a.err)))
+	}
+	h.store.events.emit(ctx, e)
+}
+
+// causeOf is what the texts of one error have in common, whichever key and operation met it, and whenever. The time, a port,
+// the id of a request, the name of a prepared statement and the hash of a script are part of many: so words with digits and
+// words that are hexadecimal numbers do not count, nor do those of the key, in whatever way it is quoted.
+func causeOf(err error, key string) string {
+	wordsOf := func(s string) []string {
+		return strings.FieldsFunc(s, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	}
+	passing := append(wordsOf(key), string(OpLock), "grant", string(OpExtend), string(OpRelease))
+	return strings.Join(slices.DeleteFunc(wordsOf(err.Error()), func(word string) bool {
+		return strings.ContainsFunc(word, unicode.IsDigit) || strings.Trim(word, "abcdefABCDEF") == "" || slices.Contains(passing, word)
+	}), " ")
 }

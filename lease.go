@@ -2,10 +2,14 @@ package loki
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lokilock/loki/internal/agenda"
+	"github.com/lokilock/loki/internal/keyqueue"
 )
 
 // Lease is a lock that is held. It is renewed until it is released, its parent context ends, or it is lost; then its
@@ -13,50 +17,67 @@ import (
 //
 // A Lease may be used by several goroutines at once.
 type Lease struct {
-	locker  *Locker
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	parent  *Lease      // the lease in whose context this one was acquired, if any
-	claim   Claim       // as minted, with the fence it was granted
-	store   string      // who granted it
-	closure bool        // it belongs to a closure and ends with it
-	running atomic.Bool // its fn is
-	renewal bool
-	// rowFirst says that it was acquired in sync order whatever the mode, and is released so too.
-	rowFirst bool
-	keep     time.Time // the minimum hold: not released before this
-	// supersedes is the token that the primary has seen released last, whose row in the secondary may be replaced.
-	supersedes string
-	// yielded says that it was given back to a holder of the row before it was started.
-	yielded bool
+	locker   *Locker
+	parent   *Lease          // the lease in whose context this one was acquired, if any
+	base     context.Context // the caller's
+	ctx      context.Context // the lease's own, from its start on
+	cancel   context.CancelCauseFunc
+	claim    Claim // as minted, with the fencing token that was granted
+	store    Store // which one granted it first
+	closure  bool  // it belongs to a closure and ends with it
+	renewal  bool
+	hold     time.Time // the minimum hold: not released before this
+	replaces string    // the token that the primary has seen released last, whose record in the secondary may be replaced
+	running  atomic.Bool
+	released chan struct{} // closed when the first attempt of every release that the caller waits for has returned
 
-	mu        sync.Mutex // guards what follows; never held while a handler, an observer or fn is called
-	lives     string     // the store that last confirmed it
-	end       time.Time  // until when it is trusted
-	confirmed time.Time  // when the request that last confirmed it was sent
-	primary   record
-	secondary record
-	look      string    // the token of the look at the occurrence's record
-	looked    time.Time // until when that look may stand, or the record be missing: the lock is kept so long
-	ended     bool      // released or lost
-	lost      *lostError
-	failed    bool  // fn did not return nil
-	failing   error // of the renewals that failed since the last one that did not
-	window    *time.Timer
-	renewer   *time.Timer
-	renewing  chan struct{} // not nil while a renewal is under way; closed when it has noted its outcome
-	abort     context.CancelFunc
-	mirroring mirrorState
-	settled   chan struct{} // closed when the first attempt of every release that is waited for has returned
-	clean     bool          // these attempts have left nothing behind
-	// unreleased is not nil if one of these attempts was not confirmed.
-	unreleased *unreleasedError
+	// The mutex guards what follows. It is locked in this file alone, and never held while a handler, an observer or fn is
+	// called, nor while the key table or a reconciler is, whose mutexes come before it.
+	mu                 sync.Mutex
+	primary, secondary record
+	authority          Store // the store whose last confirmation the lease relies on; set by start and renewal alone
+	started, over      bool  // over: released, lost, or discarded before its start
+	startedAt          time.Time
+	due                agenda.Entry // the end of the validity, or the next renewal
+	renewAt            time.Time
+	renewing           chan struct{} // not nil while a renewal is under way; closed when it has noted its outcome
+	abort              context.CancelFunc
+	renewErr           error    // of the renewals that failed since the last one that did not
+	refusal            *refusal // not nil while the secondary names another holder
+
+	// Of a lease that is over.
+	validAtEnd time.Time
+	quiet      bool // its holder backs off: no waiter is to wake up
+	failed     bool // fn did not return nil
+	completion bool // it is no lease, but the completion record of an occurrence
+	lost       *lostError
+	unreleased *unreleasedError // an attempt that was waited for was not confirmed
+}
+
+// refusal is another holder's record in the secondary.
+type refusal struct {
+	since time.Time
+	grace time.Duration // after that it is a conflict
+	by    Holder
+	over  chan struct{} // closed when the secondary agrees after all
+}
+
+// mirrorGrace is how long the secondary may refuse a record before that is a conflict: the refusal may be the previous
+// holder's release on its way. A record that expires within twice this time is waited for, since it may be that of a process
+// that died, and outlive the primary's by the way of its last mirror write.
+const mirrorGrace = 250 * time.Millisecond
+
+func graceFor(h Holder) time.Duration {
+	if left := h.Left + expirySlack; left > mirrorGrace && left <= 2*mirrorGrace {
+		return left
+	}
+	return mirrorGrace
 }
 
 type leaseKey struct{}
 
 // LeaseFromContext returns the lease that ctx belongs to: inside a closure, its own. It is how a closure gets at the
-// fence to hand to the data it guards.
+// fencing token to hand to the data it guards.
 func LeaseFromContext(ctx context.Context) (*Lease, bool) {
 	ls, ok := ctx.Value(leaseKey{}).(*Lease)
 	return ls, ok
@@ -69,197 +90,724 @@ func (ls *Lease) Context() context.Context { return ls.ctx }
 // Key is the key of the lock as the stores know it.
 func (ls *Lease) Key() string { return ls.claim.Key }
 
-// Fence is the number that the store issued for this lease, larger than that of every earlier lease on the key which
-// that store has granted; 0 where the store issues none. A store of data that refuses writes carrying a fence smaller
-// than the largest it has seen is safe from a holder that has lost its lock without noticing yet.
+// Fence is the fencing token: the number that the store issued for this lease, larger than that of every earlier lease on
+// the key which that store has granted; 0 where the store issues none. A store of data that refuses writes carrying a
+// smaller number than the largest it has seen is safe from a holder that has lost its lock without noticing yet.
 func (ls *Lease) Fence() int64 { return ls.claim.Fence }
 
-// start begins the lease's life: from here on its window closes by itself. It reports false, and starts nothing, if
-// the lease is over already.
-func (ls *Lease) start() bool {
+var errNotALease = errors.New("loki: this Lease was not made by Acquire")
+
+// Release releases the lock. It returns nil if the lock was held until now and every store that it relied on has confirmed
+// the release; an error that matches [ErrLockLost] if the lock was lost before, also where a store finds that out only now
+// (see [Releaser]); and another error if the release was not confirmed, which says for how long the lock may stay. The
+// release is then tried again in the background until the lock has expired by itself. Further calls do nothing and return
+// the same.
+//
+// The first attempt is made, and waited for, whatever ctx says: a service that was asked to stop calls Release with a
+// context that has ended, and exits. So Release returns within the timeouts of the stores, not when ctx ends. What it does
+// not wait for, [Locker.Close] does: the mirror's record, and further attempts. While the secondary names another holder,
+// Release waits for the moment until it is known whether that is a conflict, a quarter of a second in most cases.
+//
+// The lease of a closure ends with the closure: releasing it returns an error and does nothing.
+func (ls *Lease) Release(ctx context.Context) error {
+	switch {
+	case ls == nil || ls.locker == nil:
+		return errNotALease
+	case ls.closure:
+		return errors.New("loki: this lease belongs to a closure and is released when that returns")
+	case ctx == nil:
+		return errNilContext
+	}
+	ls.finish(nil)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	now := time.Now()
-	if !now.Before(ls.end) {
+	switch {
+	case ls.lost != nil:
+		return ls.lost
+	case ls.unreleased != nil:
+		return ls.unreleased
+	}
+	return nil
+}
+
+// unreleasedError is what Release returns if a store has not confirmed it.
+type unreleasedError struct {
+	key   string
+	until time.Time
+	errs  error
+}
+
+func (e *unreleasedError) Error() string {
+	left := max(time.Until(e.until), 0).Round(time.Millisecond)
+	return fmt.Sprintf("loki: the release of the lock %q was not confirmed; it is tried again in the background, and the lock expires by itself in %v at most: %s", e.key, left, oneLine(e.errs))
+}
+
+func (e *unreleasedError) Unwrap() error { return e.errs }
+
+// record returns what is known of the claim in a store. It is called with mu held.
+func (ls *Lease) record(s Store) *record {
+	if s == Primary {
+		return &ls.primary
+	}
+	return &ls.secondary
+}
+
+// valid returns until when the lease may be trusted. It is called with mu held.
+func (ls *Lease) valid() time.Time { return ls.record(ls.authority).validUntil }
+
+// wants returns when the record in a store should end, and whether the lease is over. Zero means that it should be gone,
+// or that nobody wants anything of it but the one who acquires or renews. It is called with mu held.
+func (ls *Lease) wants(s Store) (end time.Time, over bool) {
+	switch {
+	case ls.over && (ls.lost != nil || !ls.started && !ls.completion):
+		return time.Time{}, true
+	case ls.over:
+		return ls.hold, true
+	case s == Secondary && ls.started && ls.authority == Primary:
+		return ls.primary.ends, false
+	}
+	return time.Time{}, false
+}
+
+// start begins the lease's life under the authority of a store: from here on it is renewed, and ends by itself with its
+// validity. It reports false, and starts nothing, if that has passed already.
+func (ls *Lease) start(authority Store, a answer) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.authority = authority; ls.store == "" {
+		ls.store = authority
+	}
+	if a.Fence > 0 {
+		ls.claim.Fence = a.Fence
+	}
+	if !time.Now().Before(ls.valid()) {
 		return false
 	}
-	ls.window = time.AfterFunc(ls.end.Sub(now), ls.checkWindow)
-	if ls.renewal {
-		ls.renewer = time.AfterFunc(ls.confirmed.Add(ls.claim.Expiry/RenewalFraction).Sub(now), ls.renew)
-	}
+	ls.started, ls.startedAt = true, time.Now()
+	ctx, cancel := context.WithCancelCause(ls.base)
+	ls.ctx, ls.cancel = context.WithValue(ctx, leaseKey{}, ls), cancel
+	ls.renewAt = a.sent.Add(ls.claim.Expiry / renewalFraction)
+	ls.due.Init(ls.tick)
+	ls.plan()
 	return true
 }
 
-// keepsUntil is before when the claim is not let go, zero if it may be at once. It is called with ls.mu held.
-func (ls *Lease) keepsUntil() time.Time {
+// plan sets the lease's one timer. It is called with mu held.
+func (ls *Lease) plan() {
+	at := ls.valid()
+	if ls.renewal && ls.renewing == nil && ls.ctx.Err() == nil && ls.renewAt.Before(at) {
+		at = ls.renewAt
+	}
+	ls.locker.agenda.Set(&ls.due, at)
+}
+
+// tick is called when the validity has ended or a renewal is due. One renewal is under way at a time.
+func (ls *Lease) tick() {
+	ls.mu.Lock()
+	now := time.Now()
 	switch {
-	case ls.lost != nil || !ls.started():
-		return time.Time{}
-	case ls.looked.After(ls.keep):
-		return ls.looked
-	}
-	return ls.keep
-}
-
-// started is called with ls.mu held.
-func (ls *Lease) started() bool { return ls.window != nil }
-
-// checkWindow is the timer of the window. A renewal moves the end without touching the timer, which is set anew here:
-// a timer reset on every renewal could be beaten by one that has fired already.
-func (ls *Lease) checkWindow() {
-	ls.mu.Lock()
-	left := time.Until(ls.end)
-	if ls.ended || left > 0 {
-		if !ls.ended {
-			ls.window.Reset(left)
-		}
+	case ls.over:
 		ls.mu.Unlock()
 		return
-	}
-	why := ls.whyExpired()
-	ls.mu.Unlock()
-	ls.lose(ErrExpired, why)
-}
-
-// whyExpired is what is known of why the window was not moved on. It is called with ls.mu held.
-func (ls *Lease) whyExpired() error {
-	if ls.failing == nil && ls.renewal && ls.ctx.Err() != nil { // the text only: the loss is not the context's end
-		return fmt.Errorf("it was renewed no longer, because the context had ended: %s", context.Cause(ls.ctx).Error())
-	}
-	return ls.failing
-}
-
-// renew is the timer of the renewal. Only one runs at a time: the next is set when it is over.
-func (ls *Lease) renew() {
-	ls.mu.Lock()
-	if ls.ended || ls.ctx.Err() != nil { // who has ended the lease's context wants it no more
-		ls.mu.Unlock()
-		return
-	}
-	end := ls.end
-	if !time.Now().Before(end) { // the process was stopped, or starved, past the window
+	case !now.Before(ls.valid()):
 		why := ls.whyExpired()
 		ls.mu.Unlock()
 		ls.lose(ErrExpired, why)
 		return
+	case ls.renewal && ls.renewing == nil && ls.ctx.Err() == nil && !now.Before(ls.renewAt):
+		// Not called off when fn returns: the release comes after it (see awaitRenewal), and a request that was called off
+		// could be carried out after the release.
+		ctx, abort := context.WithDeadline(context.WithoutCancel(ls.base), ls.valid())
+		ls.abort, ls.renewing = abort, make(chan struct{})
+		go ls.renew(ctx)
 	}
-	ctx, abort := context.WithDeadline(ls.ctx, end)
-	defer abort()
-	ls.abort, ls.renewing = abort, make(chan struct{})
+	ls.plan()
 	ls.mu.Unlock()
+}
 
-	v := ls.locker.renew(ctx, ls)
-
+// renew is one round of renewal.
+func (ls *Lease) renew(ctx context.Context) {
+	r := ls.locker.mode.renew(ctx, ls)
 	ls.mu.Lock()
+	ls.abort()
+	lostAtEnd := r.lost != nil && ls.over && ls.noteLost(r.lost, r.err) // before the release goes on, which waits for renewing
 	close(ls.renewing)
 	ls.renewing = nil
-	if ls.ended || ls.ctx.Err() != nil {
+	switch {
+	case lostAtEnd:
+		ls.mu.Unlock()
+		ls.reportLost()
+		return
+	case ls.over:
+		ls.mu.Unlock()
+		return
+	case r.lost != nil:
+		ls.mu.Unlock()
+		ls.lose(r.lost, r.err)
+		return
+	case ls.ctx.Err() != nil: // its owner cancelled the context: the lease is renewed no longer
+		ls.plan()
 		ls.mu.Unlock()
 		return
 	}
-	if v.reason != nil {
-		ls.mu.Unlock()
-		ls.lose(v.reason, v.err)
-		return
-	}
-	var pause time.Duration
+	now := time.Now()
 	firstFailure := false
-	if v.end.IsZero() {
-		firstFailure, ls.failing = ls.failing == nil, v.err
-		pause = retryPause(time.Until(ls.end), ls.claim.Expiry)
+	if r.by == "" {
+		firstFailure, ls.renewErr = ls.renewErr == nil, r.err
+		ls.renewAt = now.Add(retryPause(ls.valid().Sub(now), ls.claim.Expiry))
 	} else {
-		ls.lives, ls.end, ls.confirmed, ls.failing = v.store, v.end, v.sent, nil
-		pause = min(time.Until(v.sent.Add(ls.claim.Expiry/RenewalFraction)), time.Until(v.end)/2)
+		ls.authority, ls.renewErr = r.by, nil
+		confirmed := ls.record(r.by)
+		sent := confirmed.ends.Add(-ls.claim.Expiry)
+		ls.renewAt = now.Add(min(sent.Add(ls.claim.Expiry/renewalFraction).Sub(now), confirmed.validUntil.Sub(now)/2))
 	}
-	ls.renewer.Reset(max(pause, 0))
+	ls.plan()
 	ls.mu.Unlock()
 	if firstFailure {
-		ls.locker.events.emit(ls.ctx, Event{Kind: KindRenewFailed, Op: opExtend, Key: ls.claim.Key, Err: v.err})
+		ls.locker.events.emit(ls.base, Event{Kind: KindRenewFailed, Op: OpExtend, Key: ls.claim.Key, Err: r.err})
+	}
+	if r.by == Primary && ls.locker.secondary != nil {
+		ls.locker.secondary.background.changed(ls)
 	}
 }
 
 // retryPause is shorter the nearer the end is, so that a passing failure is survived, and never so short that a dead
-// store is flooded: some ten attempts in a window.
+// store is flooded: some ten attempts within the validity.
 func retryPause(left, expiry time.Duration) time.Duration {
-	return max(left/4, expiry/MarginFraction, time.Millisecond)
+	return max(left/4, expiry/marginFraction, time.Millisecond)
 }
 
-// lose ends the lease because its lock is gone, and lets go whatever is left of it in the stores.
+// whyExpired is what is known of why the lease was not renewed in time. It is called with mu held.
+func (ls *Lease) whyExpired() error {
+	if ls.renewErr == nil && ls.renewal && ls.ctx.Err() != nil { // the text only: the loss is not the context's end
+		return fmt.Errorf("it was renewed no longer, because the context had ended: %s", context.Cause(ls.ctx).Error())
+	}
+	return ls.renewErr
+}
+
+// lose ends the lease because its lock is gone, and releases whatever is left of it in the stores.
 func (ls *Lease) lose(reason, err error) {
 	lost := &lostError{key: ls.claim.Key, reason: reason, err: err}
-	if ls.endWith(lost, lost) {
-		ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
-		ls.locker.settleLater(ls)
+	if ls.end(lost, lost) {
+		go ls.locker.release(ls)
 	}
 }
 
-// finish ends the lease because it is no longer needed: cause is what its context ends with, nil for context.Canceled.
-// If it turns out to be lost instead, ls.lost says so. It reports whether it was the one to end it, and has to settle it.
-func (ls *Lease) finish(cause error) bool {
+// finish ends the lease because it is no longer needed, and waits for its release. cause is what its context ends with, nil
+// for context.Canceled.
+func (ls *Lease) finish(cause error) {
+	ls.awaitVerdict()
+	if ls.finishNow(cause) {
+		ls.locker.release(ls)
+	}
+	<-ls.released
+}
+
+// awaitRenewal waits until a renewal that is under way has noted its outcome: the release has to follow it. One that takes
+// longer than its turn may, a third of the expiry, is called off.
+func (ls *Lease) awaitRenewal() {
+	ls.mu.Lock()
+	renewing, abort := ls.renewing, ls.abort
+	ls.mu.Unlock()
+	if renewing == nil {
+		return
+	}
+	timer := time.AfterFunc(ls.claim.Expiry/renewalFraction, abort)
+	<-renewing
+	timer.Stop()
+}
+
+// finishNow ends the lease without waiting for a verdict or a release, which the caller has to see to if it reports true.
+// If the lease turns out to be lost instead, ls.lost says so.
+func (ls *Lease) finishNow(cause error) bool {
 	var lost *lostError
 	ls.mu.Lock()
-	switch {
-	case ls.ended:
-		ls.mu.Unlock()
-		return false
-	case !time.Now().Before(ls.end): // the timer is about to say so
+	if !ls.over && !time.Now().Before(ls.valid()) { // the timer is about to say so
 		lost = &lostError{key: ls.claim.Key, reason: ErrExpired, err: ls.whyExpired()}
-	case !ls.mirroring.refused.IsZero():
-		lost = &lostError{key: ls.claim.Key, reason: ErrConflict, err: conflictWith(ls.mirroring.by)}
-	}
-	ls.mu.Unlock()
-	if lost != nil {
 		cause = lost
 	}
-	ended := ls.endWith(lost, cause)
-	if ended && lost != nil {
-		ls.locker.events.emit(ls.ctx, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
-	}
-	return ended
+	ls.mu.Unlock()
+	return ls.end(lost, cause)
 }
 
-// giveBack ends a lease that was not used.
-func (ls *Lease) giveBack() {
-	if ls.finish(nil) {
-		ls.locker.settle(ls)
-	}
-}
-
-// endWith makes the lease end, once: it reports false if it had ended before. Nothing is renewed or mirrored after it,
-// and what is under way is called off.
-func (ls *Lease) endWith(lost *lostError, cause error) bool {
+// awaitVerdict waits, while the secondary names another holder, until it agrees or the grace is over: whether that was a
+// hand-over or a conflict is not known before. If no answer comes in time, the last one was a refusal: a conflict.
+func (ls *Lease) awaitVerdict() {
 	ls.mu.Lock()
-	if ls.ended {
+	r, over := ls.refusal, ls.over
+	ls.mu.Unlock()
+	if r == nil || over {
+		return
+	}
+	lastAnswer := max(mirrorGrace, min(ls.locker.secondary.timeout, ls.claim.Expiry/renewalFraction))
+	timer := time.NewTimer(time.Until(r.since.Add(r.grace)) + lastAnswer)
+	defer timer.Stop()
+	select {
+	case <-r.over:
+	case <-ls.released:
+	case <-timer.C:
+		ls.lose(ErrConflict, conflictWith(r.by))
+	}
+}
+
+// end makes the lease end, once: it reports false if it had ended before. No renewal or mirror write begins after it. A
+// renewal that is under way is completed, and the release waits for it.
+func (ls *Lease) end(lost *lostError, cause error) bool {
+	ls.mu.Lock()
+	if ls.over {
 		ls.mu.Unlock()
 		return false
 	}
-	ls.ended, ls.lost = true, lost
-	ls.locker.background.add(1) // for settle, which follows
-	ls.window.Stop()
-	if ls.renewer != nil {
-		ls.renewer.Stop()
-	}
-	if ls.abort != nil {
-		ls.abort()
-	}
-	ls.mirroring.stop()
-	keep := ls.keepsUntil()
+	ls.over, ls.lost, ls.validAtEnd = true, lost, ls.valid()
+	ls.quiet = ls.quiet || lost != nil && errors.Is(lost, ErrConflict)
+	ls.locker.background.add(1) // for release, which follows
+	ls.locker.agenda.Stop(&ls.due)
+	ls.endRecords()
+	hold, _ := ls.wants(Primary)
 	ls.mu.Unlock()
-	ls.locker.gate.free(ls, keep) // first: fn may ask again as soon as its context ends
+	ls.locker.keys.free(ls, hold) // first: fn may try again as soon as its context ends
 	ls.locker.forget(ls)
 	ls.cancel(cause)
+	if lost != nil {
+		ls.locker.events.emit(ls.base, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
+	}
 	return true
+}
+
+// discard ends a lease that was not started. It reports whether there is something to release.
+func (ls *Lease) discard() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.over = true
+	if !ls.primary.sent && !ls.secondary.sent {
+		close(ls.released)
+		return false
+	}
+	ls.endRecords()
+	ls.locker.background.add(1) // for release, which follows
+	return true
+}
+
+// endAsCompletion makes a lease that was not started the completion record of an occurrence, which ends at a time of its own.
+func (ls *Lease) endAsCompletion(end time.Time) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.over, ls.completion, ls.hold = true, true, end
+	close(ls.released)
+	ls.endRecords()
+}
+
+// endRecords makes Close, and whoever waits, count on one attempt in each store. It is called with mu held.
+func (ls *Lease) endRecords() {
+	for _, s := range ls.locker.stores() {
+		r := ls.record(s.name)
+		r.retry, r.pause, r.failed = time.Time{}, 0, false
+		if hold, _ := ls.wants(s.name); r.sent || hold.After(time.Now()) {
+			r.owed++
+			ls.locker.background.add(1)
+		}
+	}
+}
+
+// wasLost is called when the lease has ended and the store that it relied on did not hold it any more. What was never used
+// cannot have been lost in use.
+func (ls *Lease) wasLost(store Store) {
+	ls.mu.Lock()
+	noted := ls.noteLost(ErrNotHeld, fmt.Errorf("the %s had lost it before it was released", store))
+	held := noted && !ls.hold.IsZero()
+	if held {
+		ls.endRecords() // there is no minimum hold to keep
+	}
+	ls.mu.Unlock()
+	if noted {
+		ls.reportLost()
+	}
+	if held {
+		for _, s := range ls.locker.stores() {
+			s.background.changed(ls)
+		}
+	}
+}
+
+// noteLost makes a lease that is over a lost one, if it was used and is not one yet. It is called with mu held.
+func (ls *Lease) noteLost(reason, err error) bool {
+	if ls.lost != nil || !ls.started || ls.closure && !ls.running.Load() {
+		return false
+	}
+	ls.lost = &lostError{key: ls.claim.Key, reason: reason, err: err}
+	return true
+}
+
+func (ls *Lease) reportLost() {
+	ls.locker.keys.free(ls, time.Time{}) // a lock that was lost is not kept for its minimum hold
+	ls.locker.events.emit(ls.base, Event{Kind: KindLost, Key: ls.claim.Key, Err: ls.lostErr()})
+}
+
+// The rest is how the modes and the reconciler read and change the state.
+
+// grantedBy notes what the primary's grant brought.
+func (ls *Lease) grantedBy(a answer) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.store, ls.claim.Fence, ls.replaces = Primary, a.Fence, a.Released
+}
+
+// sending returns the claim as it is sent to a store. It is called before a request that can record it leaves, so that a
+// release which comes now follows it.
+func (ls *Lease) sending(s *store, records bool) Claim {
+	before := s.background.predecessor(ls)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if records {
+		r := ls.record(s.name)
+		r.sent, r.agreed = true, false
+	}
+	return ls.claimFor(s, before)
+}
+
+// claimFor is called with mu held.
+func (ls *Lease) claimFor(s *store, before string) Claim {
+	c := ls.claim
+	if s.name == Secondary {
+		c.Supersedes = ls.replaces
+	}
+	if c.Supersedes == "" {
+		c.Supersedes = before
+	}
+	if ls.over {
+		c.Failed = ls.failed || ls.lost != nil
+		c.Mirrored = s.name == Primary && ls.secondary.sent
+		c.Quiet = s.name == Primary && ls.quiet
+	}
+	return c
+}
+
+// answered notes the answer to a request that could record the claim or move its end.
+func (ls *Lease) answered(s *store, a answer) {
+	ls.mu.Lock()
+	ls.record(s.name).answered(a, time.Now())
+	ls.mu.Unlock()
+	s.background.follow(ls, a)
+}
+
+// returned notes that abandoned calls have returned.
+func (ls *Lease) returned(s *store, calls int, records, failed bool, expiry time.Duration) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	now := time.Now()
+	r := ls.record(s.name)
+	r.returned(calls, records, failed, expiry, now)
+	end, over := ls.wants(s.name)
+	if do, at := r.next(now, end, over); over && (do != stepNone || !at.IsZero()) { // Close waits for the request that follows
+		r.owed++
+		ls.locker.background.add(1)
+	}
+}
+
+func (ls *Lease) validity(s Store) time.Time {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.record(s).validUntil
+}
+
+func (ls *Lease) validNow() time.Time {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.valid()
+}
+
+// ends returns when the primary's record does.
+func (ls *Lease) ends() time.Time {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.primary.ends
+}
+
+// stands reports whether a store's latest answer was that it holds the claim, and may still do so.
+func (ls *Lease) stands(s *store) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	r := ls.record(s.name)
+	return r.stands && (s.name == Primary || time.Now().Before(r.validUntil))
+}
+
+func (ls *Lease) sent(s *store) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.record(s.name).sent
+}
+
+// silent reports whether a store did not answer the latest request.
+func (ls *Lease) silent(s *store) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.record(s.name).silent
+}
+
+func (ls *Lease) authorityNow() Store {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.authority
+}
+
+func (ls *Lease) ended() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.over
+}
+
+func (ls *Lease) lostErr() *lostError {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.lost
+}
+
+// ranWith notes whether fn failed.
+func (ls *Lease) ranWith(failed bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.failed = failed
+}
+
+// backsOff notes that the release is to wake no waiter.
+func (ls *Lease) backsOff() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.quiet = true
+}
+
+// keepAgain has a minimum hold set once more in a store that has lost the record.
+func (ls *Lease) keepAgain(s *store) {
+	ls.mu.Lock()
+	ls.record(s.name).agreed = false
+	ls.mu.Unlock()
+	s.background.changed(ls)
+}
+
+// keepUntil prolongs the minimum hold.
+func (ls *Lease) keepUntil(end time.Time) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.hold = later(ls.hold, end)
+}
+
+// refusedBy notes a refusal of the secondary. first is whether it is the first one, conflict whether it has outlasted the
+// grace.
+func (ls *Lease) refusedBy(b answer) (first, conflict bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	now := time.Now()
+	if first = ls.refusal == nil; first {
+		ls.refusal = &refusal{since: now, grace: graceFor(b.HeldBy), by: b.HeldBy, over: make(chan struct{})}
+	}
+	ls.secondary.pause = 0
+	ls.secondary.again(now, refusedPause, refusedPause)
+	return first, now.Sub(ls.refusal.since) >= ls.refusal.grace
+}
+
+// agreedAgain notes that the secondary has recorded the claim.
+func (ls *Lease) agreedAgain() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.refusal != nil {
+		close(ls.refusal.over)
+		ls.refusal = nil
+	}
+	ls.secondary.failed, ls.secondary.pause = false, 0
+}
+
+// mirrorFailed sets when a mirror write that failed is repeated. It reports whether it is the first to fail.
+func (ls *Lease) mirrorFailed(b answer) (first bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	r := &ls.secondary
+	first = !r.failed
+	r.failed = true
+	r.again(time.Now(), failedPause, ls.claim.Expiry/renewalFraction)
+	return first
 }
 
 // holds reports whether key is held by ls or by a lease in whose context ls was acquired.
 func (ls *Lease) holds(l *Locker, key string) bool {
 	for ; ls != nil; ls = ls.parent {
 		if ls.locker == l && ls.claim.Key == key {
-			ls.mu.Lock()
-			ended := ls.ended
-			ls.mu.Unlock()
-			return !ended
+			return !ls.ended()
 		}
 	}
 	return false
+}
+
+// foundIn returns what the first release in a store found.
+func (ls *Lease) foundIn(s *store) finding {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.record(s.name).found
+}
+
+// notReleased notes that the first attempt to release the claim in a store failed.
+func (ls *Lease) notReleased(s *store, err error) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.unreleased == nil {
+		ls.unreleased = &unreleasedError{key: ls.claim.Key}
+	}
+	ls.unreleased.until = later(ls.unreleased.until, ls.record(s.name).forgets)
+	ls.unreleased.errs = errors.Join(ls.unreleased.errs, err)
+}
+
+// needs returns the class of what the record in a store needs now, or when to look again, and whether it needs nothing any
+// more.
+func (ls *Lease) needs(s *store) (class int, at time.Time, settled bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.over && ls.renewing != nil { // the release follows the renewal
+		return keyqueue.Nothing, time.Time{}, false
+	}
+	now := time.Now()
+	r := ls.record(s.name)
+	end, over := ls.wants(s.name)
+	do, at := r.next(now, end, over)
+	switch {
+	case do != stepNone && over && !r.attempted:
+		return classEnd, at, false
+	case do != stepNone && !over && !r.stands:
+		return classFirst, at, false
+	case do != stepNone:
+		return classAgain, at, false
+	}
+	if settled = over && r.settled(now, end); settled {
+		ls.locker.background.add(-r.owed)
+		r.owed = 0
+		if r.counted {
+			r.counted = false
+			s.background.pending.Add(-1)
+		}
+	}
+	return keyqueue.Nothing, at, settled
+}
+
+// isSettled reports whether the record in a store needs nothing any more.
+func (ls *Lease) isSettled(s *store) bool {
+	_, _, settled := ls.needs(s)
+	return settled
+}
+
+// wasAttempted reports whether a request was sent for the record of a lease that is over.
+func (ls *Lease) wasAttempted(s *store) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.record(s.name).attempted
+}
+
+// isGone reports whether the record in a store should be gone, and may not be.
+func (ls *Lease) isGone(s *store) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	end, over := ls.wants(s.name)
+	return over && ls.record(s.name).sent && !end.After(time.Now())
+}
+
+// nextRequest prepares the request that the record in a store needs now.
+func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
+	before := s.background.predecessor(ls)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	now := time.Now()
+	r := ls.record(s.name)
+	q.end, q.over = ls.wants(s.name)
+	if q.step, _ = r.next(now, q.end, q.over); q.step == stepNone || ls.over && ls.renewing != nil {
+		return q, false
+	}
+	q.claim, q.limit = ls.claimFor(s, before), s.timeout
+	q.first, q.disturbed = q.over && !r.attempted, r.disturbed
+	if s.name == Secondary { // a store that hangs must not keep the key's turn from the next request for longer
+		q.limit = min(q.limit, ls.claim.Expiry/renewalFraction)
+	}
+	if q.step == stepKeep {
+		q.extend = q.over && r.stands
+		q.limit = min(q.limit, q.end.Sub(now))
+		if !q.extend || !s.extends() {
+			r.sent = true // before it leaves: a release that comes now has to follow it
+		}
+		q.late = !q.over && !r.failed && ls.refusal == nil && (r.forgets.IsZero() && now.Sub(ls.startedAt) > mirrorGrace || r.stands && now.After(r.ends))
+	}
+	return q, true
+}
+
+// tookAnswer takes the answer to such a request. It returns the kind of event to emit, how many waited for this attempt,
+// and whether the record is given up because too many wait for another attempt.
+func (ls *Lease) tookAnswer(w *reconciler, q pendingRequest, a answer) (event EventKind, owed int, tooMany bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	now := time.Now()
+	r := ls.record(w.s.name)
+	neverConfirmed := r.ends.IsZero()
+	if q.first {
+		r.found = ls.finds(r, a)
+	}
+	if q.step == stepKeep {
+		r.answered(a, now)
+	} else if !a.calledOff {
+		r.silent = a.err != nil
+	}
+	switch {
+	case a.err == nil && q.step == stepDrop:
+		r.confirmed(q.end, q.disturbed)
+		r.stands = false
+	case a.err == nil && a.Held:
+		r.confirmed(q.end, q.disturbed)
+	case a.err == nil && q.over && (!q.extend || r.found == foundNothing):
+		// Another token holds the key, and nothing of ours is left; or the lock is lost, which the mode decides.
+		r.confirmed(q.end, q.disturbed)
+	}
+	if !q.over {
+		return "", 0, false
+	}
+	r.attempted = true
+	switch permanent := a.err != nil && !IsUnavailable(a.err); {
+	case ls.completion:
+		if a.err != nil && !r.failed {
+			r.failed, event = true, KindRecordFailed
+		}
+	case a.err == nil && !r.reported && !neverConfirmed:
+		r.reported, event = true, KindReleased
+	case a.err == nil && !r.reported && q.step == stepDrop && r.inFlight == 0:
+		r.reported, event = true, KindRolledBack
+	case permanent && r.denied: // the store refuses the rollback as it has refused the acquisition: nothing is recorded
+		r.sent = false
+	case permanent && !neverConfirmed: // that of a rollback is what the acquisition met already
+		event = KindRefused
+	case a.err != nil && !r.failed:
+		r.failed, event = true, KindReleaseFailed
+	}
+	end, over := ls.wants(w.s.name)
+	do, at := r.next(now, end, over)
+	again := do != stepNone || !at.IsZero() // else it is settled, or will be looked at when an abandoned call returns
+	if again && (a.err != nil || r.agreed && r.agreedEnd.Equal(q.end)) {
+		r.again(now, endedPause, ls.claim.Expiry/8)
+	}
+	if again && !r.counted {
+		if r.counted = true; w.pending.Add(1) > maxPending {
+			w.pending.Add(-1)
+			r.counted, r.sent, tooMany = false, false, true
+		}
+	}
+	if q.disturbed == r.disturbed { // else another request follows at once, which they wait for
+		owed, r.owed = r.owed, 0
+	}
+	return event, owed, tooMany
+}
+
+// finds returns what a first release, or a first request to keep a minimum hold, says about the lease. It is called with mu
+// held.
+func (ls *Lease) finds(r *record, a answer) finding {
+	switch {
+	case a.err != nil || !a.reports || !r.stands:
+		return foundUnknown
+	case a.Held:
+		return foundClaim
+	case a.repeated || !time.Now().Before(ls.validAtEnd): // an earlier request may have released it, or it may have expired
+		return foundUnknown
+	}
+	return foundNothing
 }

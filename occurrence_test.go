@@ -2,8 +2,8 @@ package loki_test
 
 import (
 	"context"
+	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,7 +79,7 @@ func TestOccurrence_IsKnownAcrossOutages(t *testing.T) {
 	t.Run("run during an outage of the primary", func(t *testing.T) {
 		inRig(t, func(t *testing.T, r *rig) {
 			r.primary.fail(errDown)
-			require.Equal(t, "secondary", r.requireRan(r.locker(), tick).Store)
+			require.Equal(t, loki.Secondary, r.requireRan(r.locker(), tick).Store)
 			require.NotEmpty(t, r.events(loki.KindRecordFailed))
 			r.primary.heal()
 			other := r.locker() // an instance that has not noticed the outage
@@ -99,46 +99,117 @@ func TestOccurrence_IsKnownAcrossOutages(t *testing.T) {
 	})
 }
 
-// What a crash, or a release that fails, leaves behind must not look like a success.
-func TestOccurrence_ACrashDoesNotMarkItDone(t *testing.T) {
-	tick := loki.WithOccurrence("tick", time.Hour)
-	for name, after := range map[string]func(r *rig){
-		"crash":                func(*rig) {},
-		"only a failing store": func(r *rig) { r.primary.faults.Decide(nil) },
+// readStore is a store whose completion records are read slowly, or not at all.
+type readStore struct {
+	*testStore
+	inspect func(ctx context.Context) error // before each read
+}
+
+func (s *readStore) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
+	if s.inspect != nil {
+		if err := s.inspect(ctx); err != nil {
+			return loki.Holder{}, false, err
+		}
+	}
+	return s.mem.Inspect(ctx, key)
+}
+
+func readWith(r *rig, inspect func(ctx context.Context) error) func(*loki.Config) {
+	return func(c *loki.Config) {
+		c.Primary = &readStore{r.primary, inspect}
+		if c.Secondary != nil {
+			c.Secondary = &readStore{r.secondary, inspect}
+		}
+	}
+}
+
+// The look at the completion record makes no record: whatever becomes of it, the lock is free at once.
+func TestOccurrence_LooksUpWithoutATrace(t *testing.T) {
+	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for name, tt := range map[string]struct {
+		inspect func(context.Context) error
+		fnErr   error
+		want    error
+	}{
+		"fn fails":                  {nil, errFn, errFn},
+		"no answer":                 {hang, nil, loki.ErrUnavailable},
+		"outage":                    {func(context.Context) error { return errDown }, nil, loki.ErrUnavailable},
+		"the caller has a deadline": {hang, nil, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inRig(t, func(t *testing.T, r *rig) {
-				other := newTestStore()
-				other.mem = r.primary.mem
-				other.faults = lokitest.NewFaults(other.mem)
-				var gone atomic.Bool
-				r.primary.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
-					if op == lokitest.OpRelease && strings.Contains(c.Key, "@") {
-						gone.Store(true) // right after the record was looked up, before it was given back
+			for _, mode := range []func(*loki.Config){alone, func(*loki.Config) {}, inSync} {
+				inRig(t, func(t *testing.T, r *rig) {
+					a, b := r.locker(mode, readWith(r, tt.inspect)), r.locker(mode)
+					ctx := t.Context()
+					if errors.Is(tt.want, context.DeadlineExceeded) {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+						defer cancel()
 					}
-					if gone.Load() {
-						return lokitest.Fault{Err: errDown}
-					}
-					return lokitest.Fault{}
+					err := a.ExecuteWithinLock(ctx, 10*time.Minute, func(context.Context) error { return tt.fnErr }, loki.WithOccurrence("tick", time.Hour))
+					require.ErrorIs(t, err, tt.want)
+					time.Sleep(time.Second)
+					r.requireRan(b, loki.WithOccurrence("tick", time.Hour))
+					require.ErrorIs(t, b.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), loki.WithOccurrence("tick", time.Hour)), loki.ErrDone)
 				})
-				start := time.Now()
-				_ = r.locker(alone).ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { return errFn }, tick)
-				require.Len(t, r.primary.mem.HeldKeys(), 2)
-				after(r)
-
-				l := r.locker(alone, func(c *loki.Config) { c.Primary = other.faults })
-				for {
-					err := l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error { return nil }, tick)
-					require.NotErrorIs(t, err, loki.ErrDone)
-					if err == nil {
-						break
-					}
-					require.Less(t, time.Since(start), 2*time.Minute, "the occurrence is never run")
-					time.Sleep(10 * time.Millisecond)
-				}
-			})
+			}
 		})
 	}
+}
+
+// The lease ends while its occurrence is looked up: fn is not started, and the error says what happened.
+func TestOccurrence_LeaseEndsDuringTheLook(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a := r.locker(alone, readWith(r, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }))
+		err := a.ExecuteWithinLock(t.Context(), 300*time.Millisecond, mustNotRun(t), loki.WithOccurrence("tick", time.Hour), loki.WithoutRenewal())
+		require.ErrorIs(t, err, loki.ErrUnavailable)
+		require.NotErrorIs(t, err, loki.ErrLockLost, "fn did not run")
+		require.ErrorContains(t, err, "lost while the occurrence was looked up: the lease expired")
+
+		a = r.locker(alone, readWith(r, func(context.Context) error {
+			time.Sleep(450 * time.Millisecond)
+			return nil
+		}))
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			_ = r.primary.mem.Release(t.Context(), r.primary.Calls(lokitest.OpLock)[1].Claim)
+		}()
+		err = a.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t), loki.WithOccurrence("tick", time.Hour))
+		require.ErrorIs(t, err, loki.ErrUnavailable)
+		require.ErrorContains(t, err, "the store no longer holds the claim")
+	})
+}
+
+// A completion record whose first write failed is written later, although the process had no reason to wait for it.
+func TestOccurrence_IsRecordedAfterAFailedWrite(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(alone), r.locker(alone)
+		tick := loki.WithOccurrence("tick", time.Hour)
+		require.NoError(t, a.ExecuteWithinLock(t.Context(), 10*time.Second, func(context.Context) error {
+			r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown})
+			return nil
+		}, tick))
+		require.Len(t, r.events(loki.KindRecordFailed), 1)
+		r.requireBusy(b, tick) // the lock is kept, since the record is missing
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, b.ExecuteWithinLock(t.Context(), 10*time.Second, mustNotRun(t), tick), loki.ErrDone)
+		time.Sleep(2 * time.Hour)
+		r.requireEmpty()
+	})
+}
+
+// A handler that cannot be read is refused, in a sentence, before anything is sent.
+func TestOccurrence_NeedsStoresThatCanBeRead(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		for store, change := range map[string]func(*loki.Config){
+			"primary":   func(c *loki.Config) { c.Primary = struct{ loki.LockHandler }{r.primary} },
+			"secondary": func(c *loki.Config) { c.Secondary = struct{ loki.LockHandler }{r.secondary} },
+		} {
+			err := r.locker(change).ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), loki.WithOccurrence("tick", time.Hour))
+			require.ErrorContains(t, err, "the "+store+" lock handler (struct { loki.LockHandler }) is no Inspector")
+		}
+		require.Empty(t, r.primary.Calls())
+	})
 }
 
 func TestOccurrence_Arguments(t *testing.T) {

@@ -105,7 +105,7 @@ func WithoutRenewal() Option {
 type Outcome struct {
 	Ran    bool          // fn was called
 	Key    string        // the lock, as the stores know it
-	Store  string        // who granted it: "primary" or "secondary"; empty if nobody did
+	Store  Store         // which one granted it; empty if none did
 	Fence  int64         // of the lease; 0 if there was none, or the store issues none
 	Waited time.Duration // from the call until the lock was granted or the call gave up
 }

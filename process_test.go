@@ -270,10 +270,10 @@ func TestProcesses_RedisIsKilledInMidRun(t *testing.T) {
 				requireSkipped(t, b)
 			}
 			require.NoError(t, h.end())
-			require.Equal(t, "primary", h.out.Store)
+			require.Equal(t, loki.Primary, h.out.Store)
 			s.requireEmpty()
-			require.Equal(t, "secondary", requireRuns(t, b).Store)
-			require.Equal(t, "secondary", requireRuns(t, a).Store)
+			require.Equal(t, loki.Secondary, requireRuns(t, b).Store)
+			require.Equal(t, loki.Secondary, requireRuns(t, a).Store)
 
 			r.Restart(t)
 			for _, l := range []*loki.Locker{a, b} {

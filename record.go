@@ -1,68 +1,203 @@
 package loki
 
-import "time"
+import (
+	"time"
 
-// record is what is known of a lease's claim in one store.
+	"github.com/lokilock/loki/internal/retry"
+)
+
+// record is one claim in one store: what is known of it there, and how far it is from what it should be. Its methods are
+// pure: they lock nothing, send nothing and start no timer. The lease's mutex guards it.
+//
+// What a record should be is one time, its wanted end: the mirror's record should end with the primary's, that of a lease
+// that is over should be gone, a minimum hold or a completion record should end at a time of its own. One rule, next, leads
+// there from whatever is known, so that no kind of background work can disagree with another.
 type record struct {
-	may     bool          // a request to record it was sent: it has to be released there
-	unsure  bool          // such a request failed: whether it was carried out, or will be, is not known
-	refused bool          // it was a permanent error, and nothing else has been sent
-	left    []*attempt    // such requests that had not returned when their call was over
-	stands  bool          // the store's latest answer was that it holds
-	silent  bool          // the store did not answer the latest request
-	until   time.Time     // the end of that answer's window
-	forgets time.Time     // from when on the store has forgotten it by itself, whatever happened
-	weak    time.Duration // the shortest expiry among requests whose outcome is unknown and that may land yet, 0 if there are none
-	weakens time.Time     // until when they may
+	sent   bool // a request that can record the claim has left: it has to be released there
+	denied bool // that request met a permanent error, and nothing else was sent
+	stands bool // the store's latest answer was that the claim holds
+	silent bool // the store did not answer the latest request
+
+	ends       time.Time // the end that the store confirmed last, counted from before the request was sent
+	validUntil time.Time // until when that may be trusted
+	forgets    time.Time // from when on the store has forgotten the claim by itself, whatever happened
+
+	// A request that failed may be carried out yet: one that can record the claim anew until mayRecord, one that can only
+	// move its end until mayMove, which is never before that. Abandoned calls may as long as they are in flight.
+	mayRecord, mayMove time.Time
+	inFlight           int
+	lastReturn         time.Time // of an abandoned call
+
+	// If such a request lands, the store keeps the claim no longer than weakest.
+	weakest time.Duration
+
+	// The store has confirmed agreedEnd, the wanted end of that time, and no abandoned call has returned since that request
+	// was sent: disturbed counts those that have.
+	agreed    bool
+	agreedEnd time.Time
+	disturbed int
+
+	retry  time.Time     // no request before that
+	pause  time.Duration // after the next failure
+	failed bool          // the latest request failed, and an event has said so
+	owed   int           // how many wait for the next attempt, Close among them
+
+	// Of a lease that is over.
+	attempted bool    // a release was sent, or a request to keep the record
+	found     finding // what the first of these found
+	reported  bool    // an event has reported the release
+	counted   bool    // it is one of those that wait for another attempt
 }
 
-// note takes an answer to a request that may have recorded the claim, or only extended it: then there is nothing unsure
-// about a failure, since what is extended was recorded before.
-func (r *record) note(a answer) {
+// step is what a record needs next.
+type step int
+
+const (
+	stepNone step = iota
+	stepKeep      // have it end at the wanted time
+	stepDrop      // release it
+)
+
+// The first pauses before a request is repeated: after a failure of the mirror, after its refusal, and when the lease is
+// over. Each further one is twice as long, up to a third of the expiry while the lease lives and an eighth afterwards.
+const (
+	failedPause  = 100 * time.Millisecond
+	refusedPause = 25 * time.Millisecond
+	endedPause   = 50 * time.Millisecond
+)
+
+// next returns what the record needs now, so that it ends at want; a want that has passed, zero for one, means that it
+// should be gone. If it needs nothing now it returns when to look again; zero means when something happens.
+func (r *record) next(now, want time.Time, over bool) (step, time.Time) {
+	gone := !want.After(now)
+	if gone && (!over || !r.sent || !r.forgets.After(now)) {
+		return stepNone, time.Time{}
+	}
+	lands := r.mayMove
+	if want.IsZero() {
+		lands = r.mayRecord
+	}
+	// A request that failed earlier may still undo what the store has agreed to. Of a live lease that shows at its next write;
+	// when it is over, the request is repeated. A call that is in flight is followed when it returns.
+	if r.agreed && r.agreedEnd.Equal(want) && (!over || r.inFlight > 0 || !lands.After(now)) {
+		return stepNone, time.Time{}
+	}
+	if r.retry.After(now) {
+		if gone && !r.retry.Before(r.forgets) {
+			return stepNone, time.Time{}
+		}
+		return stepNone, r.retry
+	}
+	if gone {
+		return stepDrop, time.Time{}
+	}
+	return stepKeep, time.Time{}
+}
+
+// settled reports whether the record of a lease that is over needs nothing any more, whatever happens.
+func (r *record) settled(now, want time.Time) bool {
+	do, at := r.next(now, want, true)
+	return do == stepNone && at.IsZero() && r.inFlight == 0
+}
+
+// answered takes the answer to a request that could record the claim or move its end.
+func (r *record) answered(a answer, now time.Time) {
 	if !a.calledOff {
 		r.silent = a.err != nil
 	}
 	switch {
 	case a.err != nil:
-		r.refused = a.records && !IsUnavailable(a.err) && !a.repeated && (r.refused || !r.may)
+		r.denied = a.records && !IsUnavailable(a.err) && !a.repeated && (r.denied || r.forgets.IsZero())
 	case a.Held:
-		r.may, r.stands, r.until = true, true, windowEnd(a.sent, a.expiry)
+		r.stands, r.denied = true, false
+		r.ends = a.sent.Add(a.expiry)
 	default:
 		r.stands = false
 	}
-	if forgets := time.Now().Add(a.expiry); (a.Held || a.unknown()) && forgets.After(r.forgets) {
-		r.forgets = forgets
+	if a.Held || a.unknown() {
+		r.forgets = later(r.forgets, now.Add(a.expiry))
 	}
-	if !a.records || !a.unknown() {
-		return
+	if a.unknown() && a.records && (r.weakest == 0 || a.weakest < r.weakest) {
+		r.weakest = a.weakest
 	}
-	r.may, r.unsure = true, r.unsure || a.failed
-	r.sort()
-	r.left = append(r.left, a.left...)
-	if r.weak == 0 || a.weakest < r.weak {
-		r.weak = a.weakest
+	r.inFlight += len(a.left)
+	if a.failed && !r.denied {
+		r.mayLand(a.records, now.Add(a.expiry))
 	}
-	r.weakens = r.forgets
+	if a.err == nil && a.Held {
+		r.validUntil = a.sent.Add(trusted(r.keeps(a.expiry, a.sent)))
+	}
 }
 
-// open reports whether a request may record the claim yet, however often it is released.
-func (r *record) open() bool { return r.unsure || len(r.left) > 0 }
-
-// sort looks at the requests that were left. One that has been answered since cannot land any more.
-func (r *record) sort() {
-	left, failed := inFlight(r.left)
-	r.left, r.unsure = left, r.unsure || failed
+// mayLand notes until when a request that failed may be carried out.
+func (r *record) mayLand(records bool, until time.Time) {
+	r.mayMove = later(r.mayMove, until)
+	if records {
+		r.mayRecord = later(r.mayRecord, until)
+	}
 }
 
-// sure is for how long an answer to a request for expiry can be relied on. One that was given up earlier asked for what
-// was left of the lease then, and if it lands now, the store keeps the claim no longer than that.
-func (r *record) sure(expiry time.Duration) time.Duration {
-	if r.sort(); len(r.left) > 0 {
-		r.weakens = time.Now().Add(expiry)
-	}
-	if r.weak == 0 || time.Now().After(r.weakens) {
-		r.weak = 0
+// keeps returns for how long an answer to a request for expiry, sent at that time, can be relied on. An earlier request of
+// unknown outcome asked for what was left of the lease then. If it landed after this one was sent, also if it has returned
+// since, the store keeps the claim no longer than that.
+func (r *record) keeps(expiry time.Duration, sent time.Time) time.Duration {
+	if r.inFlight == 0 && !r.mayRecord.After(sent) && r.lastReturn.Before(sent) {
+		r.weakest = 0
 		return expiry
 	}
-	return min(expiry, r.weak)
+	if r.weakest == 0 {
+		return expiry
+	}
+	return min(expiry, r.weakest)
+}
+
+// confirmed notes that the store has confirmed the end that was wanted when the request was sent, after so many
+// disturbances. A call that has returned since may have been carried out after that request.
+func (r *record) confirmed(want time.Time, disturbed int) {
+	r.agreed, r.agreedEnd, r.failed = disturbed == r.disturbed, want, false
+}
+
+// returned notes that abandoned calls have returned. They may have taken effect as late as now; those that failed may
+// still do so.
+func (r *record) returned(calls int, records, failed bool, expiry time.Duration, now time.Time) {
+	r.inFlight -= calls
+	r.lastReturn = now
+	r.disturbed++
+	r.agreed, r.retry = false, time.Time{}
+	r.forgets = later(r.forgets, now.Add(expiry))
+	if failed {
+		r.mayLand(records, now.Add(expiry))
+	}
+}
+
+// again sets when the request is repeated. Its pauses grow from first to longest.
+func (r *record) again(now time.Time, first, longest time.Duration) {
+	pause := max(r.pause, first)
+	r.retry = now.Add(pause + retry.UpTo(pause/4))
+	r.pause = min(2*pause, max(first, longest))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// The margin is the part of an expiry in which a lease is no longer trusted although the store may still hold it: a
+// twentieth of the expiry, at least a millisecond. It covers clocks that run at different rates and the time between the
+// end of the lease and the moment fn notices.
+const (
+	marginFraction = 20
+	minMargin      = time.Millisecond
+
+	// renewalFraction says when a lease is renewed: after a third of its expiry. A renewal that fails is repeated until the
+	// validity ends.
+	renewalFraction = 3
+)
+
+// trusted returns for how long a lease may be trusted that a store has confirmed for expiry, counted from before the
+// request was sent, because the store starts the expiry at some moment after that.
+func trusted(expiry time.Duration) time.Duration {
+	return expiry - max(expiry/marginFraction, minMargin)
 }

@@ -198,7 +198,7 @@ func TestRelease_SaysThatItIsNotConfirmed(t *testing.T) {
 		require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start), "a store that hangs does not keep a process from its exit")
 		var handlerErr *loki.HandlerError
 		require.ErrorAs(t, err, &handlerErr)
-		require.Equal(t, "release", handlerErr.Op)
+		require.Equal(t, loki.OpRelease, handlerErr.Op)
 		require.NotErrorIs(t, err, loki.ErrLockLost)
 		require.ErrorContains(t, err, `the release of the lock "job" was not confirmed`)
 		require.ErrorContains(t, err, "expires by itself in 59.5s at most")

@@ -20,7 +20,7 @@ func TestResult_Nil(t *testing.T) {
 		l := r.locker()
 		out := r.requireRan(l)
 		require.Equal(t, "job", out.Key)
-		require.Equal(t, "primary", out.Store)
+		require.Equal(t, loki.Primary, out.Store)
 		require.Positive(t, out.Fence)
 		r.requireEmpty()
 	})
@@ -102,7 +102,7 @@ func TestResult_UnavailableFindsEveryHandlerError(t *testing.T) {
 // handlersIn lists the stores whose errors are joined in err.
 func handlersIn(err error) (names []string) {
 	if h, ok := err.(*loki.HandlerError); ok { //nolint:errorlint // this walks the tree itself
-		return []string{h.Handler}
+		return []string{string(h.Store)}
 	}
 	switch u := err.(type) { //nolint:errorlint // likewise
 	case interface{ Unwrap() error }:
@@ -181,7 +181,7 @@ func TestResult_MistakeOfThePrimary(t *testing.T) {
 		require.ErrorIs(t, err, noPermission)
 		var handlerErr *loki.HandlerError
 		require.ErrorAs(t, err, &handlerErr)
-		require.Equal(t, loki.HandlerError{Handler: "primary", Op: "lock", Key: "job", Err: noPermission}, *handlerErr)
+		require.Equal(t, loki.HandlerError{Store: loki.Primary, Op: loki.OpLock, Key: "job", Err: noPermission}, *handlerErr)
 		require.EqualError(t, err, `loki: lock "job" not acquired: the primary refused with a permanent error: primary: NOPERM this user has no permissions`)
 		require.NotErrorIs(t, err, loki.ErrUnavailable)
 		require.NotErrorIs(t, err, loki.ErrBusy)

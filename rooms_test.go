@@ -1,6 +1,6 @@
 package loki_test
 
-// This file holds the module to its plan: who imports whom, how long a file gets, what go.mod may require.
+// This file holds the module to its plan: who imports whom, what go.mod may require, who may touch the core's state.
 
 import (
 	"encoding/json"
@@ -26,8 +26,6 @@ const (
 	goMSSQL    = "github.com/microsoft/go-mssqldb"
 	sqlxModule = "github.com/jmoiron/sqlx"
 	testify    = "github.com/stretchr/testify"
-
-	maxLines = 300
 )
 
 // room is what one package of the module may import besides the standard library.
@@ -44,7 +42,7 @@ const mechanismRule = "a mechanism knows nothing of locks"
 // rooms is the map of the module. The root is "loki", everything else goes by its folder.
 var rooms = map[string]room{
 	"loki": {
-		imports: []string{"internal/agenda", "internal/eventqueue", "internal/fanout", "internal/retry", "internal/turns"},
+		imports: []string{"internal/agenda", "internal/eventqueue", "internal/keyqueue", "internal/retry"},
 		tests:   []string{"redishandler", "mssqlhandler", "migrations", goRedis, goMSSQL, sqlxModule},
 		rule:    "the core imports no handler and no driver: it does not know any store",
 	},
@@ -73,8 +71,8 @@ var rooms = map[string]room{
 	"internal/agenda":     {rule: mechanismRule},
 	"internal/eventqueue": {rule: mechanismRule},
 	"internal/fanout":     {rule: mechanismRule},
+	"internal/keyqueue":   {rule: mechanismRule},
 	"internal/retry":      {rule: mechanismRule},
-	"internal/turns":      {rule: mechanismRule},
 	"internal/simulation": {
 		imports: []string{"loki", "lokitest", "memhandler", "internal/retry"},
 		rule:    "a simulation plays the core on stores in memory",
@@ -161,40 +159,29 @@ func TestRootModuleRequiresWhatItMay(t *testing.T) {
 	}
 }
 
-func TestFilesAreShort(t *testing.T) {
-	for _, f := range goFiles(t) {
-		if !f.test && f.lines > maxLines {
-			t.Errorf("%s has %d lines, %d are the most: which part of it is another noun?", f.path, f.lines, maxLines)
-		}
-	}
-}
-
-func TestPackagesSayWhatTheyDoNot(t *testing.T) {
-	docs := make(map[string]string)
-	for _, f := range goFiles(t) {
-		if !f.test && !f.leaf {
-			docs[path.Dir(f.path)] += f.syntax.Doc.Text()
-		}
-	}
-	doesNot := regexp.MustCompile(`\bIt\s+does\s+not\b`)
-	for folder, doc := range docs {
-		if !doesNot.MatchString(doc) {
-			t.Errorf(`the comment of the package in %s has no "It does not ...": say what is not its business`, folder)
-		}
-	}
-}
-
-func TestMapNamesEveryFileOfTheCore(t *testing.T) {
-	text, err := os.ReadFile("CONTRIBUTING.md")
-	require.NoError(t, err)
-	for _, f := range goFiles(t) {
-		if path.Dir(f.path) == "." && !f.test && !strings.Contains(string(text), "| `"+f.path+"` |") {
-			t.Errorf("the map in CONTRIBUTING.md does not say what %s is", f.path)
-		}
-	}
-	for name := range rooms {
-		if name != "loki" && !strings.Contains(string(text), "| `"+name+"/` |") {
-			t.Errorf("the map in CONTRIBUTING.md does not say what %s is", name)
+// The rules of the core that keep its state in few hands. What a rule allows is a file each.
+func TestCoreKeepsToItsPlaces(t *testing.T) {
+	for rule, r := range map[string]struct {
+		pattern *regexp.Regexp
+		allowed []string
+	}{
+		"the mutex of a lease is locked by its own methods alone": {regexp.MustCompile(`\bls\.mu\.`), []string{"lease.go"}},
+		"one agenda has every lease's timer; others time a call, a wait or a probe": {
+			regexp.MustCompile(`time\.(AfterFunc|NewTimer|After|NewTicker|Tick)\(`), []string{"call.go", "wait.go", "health.go", "lease.go", "reconcile.go"},
+		},
+		"the modes name the secondary, and what puts a Locker together": {
+			regexp.MustCompile(`\b(m|l|ls\.locker)\.secondary\b`), []string{"loki.go", "mode.go", "async.go", "sync.go", "lease.go"},
+		},
+	} {
+		for _, f := range goFiles(t) {
+			if path.Dir(f.path) != "." || f.test || slices.Contains(r.allowed, f.path) {
+				continue
+			}
+			text, err := os.ReadFile(f.path)
+			require.NoError(t, err)
+			if found := r.pattern.FindString(string(text)); found != "" {
+				t.Errorf("%s has %q: %s", f.path, found, rule)
+			}
 		}
 	}
 }
@@ -203,8 +190,7 @@ func TestMapNamesEveryFileOfTheCore(t *testing.T) {
 type goFile struct {
 	path   string // from the root, with slashes
 	test   bool
-	leaf   bool // of a module of its own
-	lines  int
+	leaf   bool      // of a module of its own
 	syntax *ast.File // as far as the imports
 }
 
@@ -240,7 +226,6 @@ func goFiles(t *testing.T) []goFile {
 			path:   filepath.ToSlash(name),
 			test:   strings.HasSuffix(name, "_test.go"),
 			leaf:   leaves[filepath.Dir(name)],
-			lines:  strings.Count(string(text), "\n"),
 			syntax: syntax,
 		})
 		return nil

@@ -3,33 +3,40 @@ package loki
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// MaxAbandonedCalls is how many calls of one handler may be abandoned: calls whose time was up and that have not returned
-// since. When there are so many, no further call is made and the store counts as unavailable at once, until some have
-// returned. It bounds the goroutines that a handler which ignores its context can cost to this number and those that were
-// under way when it was reached. Calls that only find out whether the store is back are counted apart, as are subscriptions.
-const MaxAbandonedCalls = 256
+// Store names one of the two stores of a Locker, in errors, events and outcomes.
+type Store string
 
+// The stores.
 const (
-	primaryName   = "primary"
-	secondaryName = "secondary"
+	Primary   Store = "primary"
+	Secondary Store = "secondary"
+)
 
-	opLock    = "lock"
-	opExtend  = "extend"
-	opRelease = "release"
-	opNotify  = "notify"
-	opProbe   = "probe" // the breaker's: a release of what nobody holds
+// Op names what a store was asked to do, in errors and events.
+type Op string
+
+// The operations. What one does is documented at the method of the handler that carries it out.
+const (
+	OpLock    Op = "lock"    // [LockHandler] Lock, or [Granter] Grant
+	OpExtend  Op = "extend"  // [Extender]
+	OpRelease Op = "release" // [LockHandler] Release, or [Releaser]
+	OpNotify  Op = "notify"  // [Notifier]
+	OpInspect Op = "inspect" // [Inspector]
+
+	opProbe Op = "probe" // the circuit breaker's: a Lock and a Release
 )
 
 // store is one handler and what surrounds every call of it: a deadline that holds whatever the handler does, a second
 // attempt where the first one is silent, a panic turned into an error, a name on the error. It decides nothing.
 type store struct {
-	name    string
+	name    Store
 	timeout time.Duration
-	events  *observer
+	events  *events
 	health  *health
 
 	handler  LockHandler
@@ -40,22 +47,26 @@ type store struct {
 
 	// noExtend and noReport are set when the extender, or the releaser, turned out to be a decorator around a handler that
 	// is none.
-	noExtend  atomic.Bool
-	noReport  atomic.Bool
-	abandoned atomic.Int64
-	deaf      atomic.Int64 // calls of the notifier that were abandoned: they must not keep locks from being asked for
-	probing   atomic.Int64 // abandoned probes, likewise
+	noExtend atomic.Bool
+	noReport atomic.Bool
+
+	// Abandoned subscriptions and probes do not keep locks from being acquired: they count apart.
+	abandoned, abandonedNotify, abandonedProbe abandonedCalls
+
+	closing chan struct{} // closed when Close has no more calls to wait for: then abandoned ones are cancelled
+	close   func()
+
+	background *reconciler
 }
 
-func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration, events *observer) *store {
+func newStore(name Store, h LockHandler, timeout time.Duration, events *events) *store {
 	if h == nil {
 		return nil
 	}
-	if timeout == 0 {
-		timeout = fallbackTimeout
-	}
 	s := &store{name: name, timeout: timeout, events: events, handler: h}
 	s.health = newHealth(s)
+	s.closing = make(chan struct{})
+	s.close = sync.OnceFunc(func() { close(s.closing) })
 	s.granter, _ = h.(Granter)
 	s.extender, _ = h.(Extender)
 	s.releaser, _ = h.(Releaser)
@@ -63,14 +74,9 @@ func newStore(name string, h LockHandler, timeout, fallbackTimeout time.Duration
 	return s
 }
 
-// lock asks the store to record c, in full where it can.
-func (s *store) lock(ctx context.Context, c Claim, limit time.Duration) answer {
-	return s.lockUntil(ctx, c, time.Time{}, limit)
-}
-
-// lockUntil asks the store to record c until ends, or for c.Expiry if ends is zero.
-func (s *store) lockUntil(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
-	a := s.call(ctx, opLock, c, ends, limit, func(ctx context.Context, c Claim) (Grant, error) {
+// lock requests c, until ends or, if that is zero, for c.Expiry.
+func (s *store) lock(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
+	a := s.call(ctx, OpLock, c, ends, limit, func(ctx context.Context, c Claim) (Grant, error) {
 		if s.granter != nil {
 			g, err := s.granter.Grant(ctx, c)
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -84,10 +90,10 @@ func (s *store) lockUntil(ctx context.Context, c Claim, ends time.Time, limit ti
 	return a
 }
 
-// extend renews c. Without an Extender it is a Lock, which takes a claim anew that the store has forgotten: the
-// callers ask inside the lease's window only, where that harms nobody.
-func (s *store) extend(ctx context.Context, c Claim, limit time.Duration) answer {
-	a := s.call(ctx, opExtend, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
+// extend extends c, until ends or, if that is zero, for c.Expiry. Without an Extender it is a Lock, which records a claim
+// anew that the store has forgotten: callers extend within the lease's validity only, where that harms no other instance.
+func (s *store) extend(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
+	a := s.call(ctx, OpExtend, c, ends, limit, func(ctx context.Context, c Claim) (Grant, error) {
 		if s.extends() {
 			held, err := s.extender.Extend(ctx, c)
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -105,9 +111,9 @@ func (s *store) extend(ctx context.Context, c Claim, limit time.Duration) answer
 // extends reports whether extend can never take a claim anew.
 func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
 
-// release compares and deletes. The answer's Held is whether the claim was held until then, where the store reports it.
+// release removes c if it holds. The answer's Held is whether it did, where the store reports that.
 func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
-	a := s.call(ctx, opRelease, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
+	a := s.call(ctx, OpRelease, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
 		if s.reports() {
 			held, err := s.releaser.ReleaseHeld(ctx, c)
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -124,32 +130,66 @@ func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answe
 // reports reports whether a release says what it found.
 func (s *store) reports() bool { return s.releaser != nil && !s.noReport.Load() }
 
-// probe finds out whether the store answers, with a release of a claim that nobody holds, which changes nothing.
-func (s *store) probe(ctx context.Context, key string) {
-	c := Claim{Key: key, Token: newToken(), Expiry: MinExpiry}
-	s.call(ctx, opProbe, c, time.Time{}, s.timeout, func(ctx context.Context, c Claim) (Grant, error) {
-		return Grant{}, s.handler.Release(ctx, c)
+// inspect reads who holds key.
+func (s *store) inspect(ctx context.Context, key string, limit time.Duration) answer {
+	return s.call(ctx, OpInspect, Claim{Key: key}, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
+		inspector, ok := s.handler.(Inspector)
+		if !ok {
+			return Grant{}, errors.ErrUnsupported
+		}
+		h, held, err := inspector.Inspect(ctx, c.Key)
+		return Grant{Held: held, HeldBy: h}, err
 	})
 }
 
-// listen has the notifier listen to key until the news are stopped, and takes no longer than limit to ask for that.
-// Where there is none, or none that can, the news never tell, and waiting polls. It returns nil if it was ctx or the limit
-// that ended the call: then nobody knows whether it can.
-func (s *store) listen(ctx context.Context, key string, limit time.Duration) *news {
-	n := &news{stop: func() {}, asked: time.Now()}
+// probe finds out whether the store would grant key: it acquires and releases a lock of its own beside it. Only a grant, or
+// another instance's probe in its place, proves that: a server that is out of memory, or has too few replicas, answers
+// releases and refuses grants.
+func (s *store) probe(ctx context.Context, key string) {
+	s.call(ctx, opProbe, Claim{Key: key}, time.Time{}, s.timeout, func(ctx context.Context, _ Claim) (Grant, error) {
+		c := Claim{Key: probeKey(key), Token: newToken(), Expiry: probeExpiry, Quiet: true}
+		held, err := s.handler.Lock(ctx, c)
+		if held {
+			err = s.handler.Release(ctx, c)
+		}
+		return Grant{Held: true}, err
+	})
+}
+
+const (
+	// probeSuffix is what follows the key of a lock in that of its probe. No lock, and no completion record, ends in it,
+	// since "@" is encoded within the parts of a key.
+	probeSuffix = "@@probe"
+
+	// probeExpiry is how long a probe stays in a store whose connection breaks before it is released.
+	probeExpiry = time.Second
+)
+
+func probeKey(key string) string {
+	if len(key)+len(probeSuffix) > MaxKeyLength {
+		return probeSuffix
+	}
+	return key + probeSuffix
+}
+
+// subscribe has the notifier listen to key until the subscription is stopped, and takes no longer than limit to begin.
+// Without a notifier that can, the subscription has no wake-ups, and waiting polls. It returns nil if ctx or the limit ended
+// the call: whether the notifier can listen is not known then.
+func (s *store) subscribe(ctx context.Context, key string, limit time.Duration) *subscription {
+	n := &subscription{stop: func() {}, asked: time.Now()}
 	if s.notifier == nil {
 		return n
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx)) // longer than this waiter, who may be the first of many
 	opened := make(chan (<-chan struct{}), 1)
-	a := s.call(ctx, opNotify, Claim{Key: key}, time.Time{}, limit, func(context.Context, Claim) (Grant, error) {
+	a := s.call(ctx, OpNotify, Claim{Key: key}, time.Time{}, limit, func(context.Context, Claim) (Grant, error) {
 		frees, err := s.notifier.Notify(life, key)
 		opened <- frees
 		return Grant{}, err
 	})
 	switch {
 	case a.err == nil:
-		n.frees, n.stop = <-opened, stop
+		n.wakeUps, n.stop = <-opened, stop
 		return n
 	case ctx.Err() != nil || len(a.left) > 0 && limit < s.timeout:
 		n = nil
@@ -158,17 +198,17 @@ func (s *store) listen(ctx context.Context, key string, limit time.Duration) *ne
 	return n
 }
 
-// abandonedBy is the count of the abandoned calls among which op's belong.
-func (s *store) abandonedBy(op string) *atomic.Int64 {
+// abandonedBy returns the count that op's abandoned calls belong to.
+func (s *store) abandonedBy(op Op) *abandonedCalls {
 	switch op {
-	case opNotify:
-		return &s.deaf
+	case OpNotify:
+		return &s.abandonedNotify
 	case opProbe:
-		return &s.probing
+		return &s.abandonedProbe
 	}
 	return &s.abandoned
 }
 
-func (s *store) wrap(op string, c Claim, err error) error {
-	return &HandlerError{Handler: s.name, Op: op, Key: c.Key, Err: err}
+func (s *store) wrap(op Op, c Claim, err error) error {
+	return &HandlerError{Store: s.name, Op: op, Key: c.Key, Err: err}
 }

@@ -3,12 +3,14 @@ package loki
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/lokilock/loki/internal/retry"
 )
 
-// The pauses between two tries of a waiter, all jittered so that waiters do not march in step.
+// The pauses between two attempts of a waiter, all jittered so that waiters do not try at the same moment.
 const (
 	// firstPollPause and maxPollPause are those of a waiter that polls: each is half as long again as the one before.
 	firstPollPause = 10 * time.Millisecond
@@ -17,7 +19,7 @@ const (
 	// recheckPause is that of a waiter which the store's notifier wakes, in case a message was lost.
 	recheckPause = 2 * time.Second
 
-	// relistenPause is how long a notifier that could not listen is left alone before it is asked again.
+	// relistenPause is how long a notifier that could not listen is not asked again.
 	relistenPause = 10 * time.Second
 
 	// expirySlack is how long after the holder's expiry a waiter asks: the store may be a moment late to forget.
@@ -30,30 +32,30 @@ const (
 // key when its limit ends makes the attempt that a call without a wait would have made. So busy is returned only where a
 // holder is known, and unavailable only where a store failed.
 func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
-	w := l.gate.join(r.key)
-	defer func() { l.gate.leave(r.key, w, err, l.primaryLimit(ctx, r.expiry) >= l.primary.timeout) }()
+	w := l.keys.join(r.key)
+	defer func() { l.keys.leave(r.key, w, err, l.primaryLimit(ctx, r.expiry) >= l.primary.timeout) }()
 
 	var limit <-chan time.Time
-	if !r.limit.IsZero() {
-		timer := time.NewTimer(time.Until(r.limit))
+	if !r.waitUntil.IsZero() {
+		timer := time.NewTimer(time.Until(r.waitUntil))
 		defer timer.Stop()
 		limit = timer.C
 	}
-	over := func() bool { return limit != nil && !time.Now().Before(r.limit) }
-	poll := time.NewTimer(0) // set while this caller is the first in line and the store has said busy
+	over := func() bool { return limit != nil && !time.Now().Before(r.waitUntil) }
+	poll := time.NewTimer(0) // set while this caller is the first in the wait queue and the store has answered busy
 	poll.Stop()
 	defer poll.Stop()
-	var frees <-chan struct{}
+	var wakeUps <-chan struct{}
 	for pause := firstPollPause; ; {
 		select {
-		case err := <-w.turn:
+		case err := <-w.wakeUp:
 			if err != nil {
 				return nil, err
 			}
-		case _, ok := <-frees:
+		case _, ok := <-wakeUps:
 			if !ok {
-				frees = nil // the notifier has given up: poll
-				l.gate.newsEnded(r.key)
+				wakeUps = nil // the notifier has given up: poll
+				l.keys.subscriptionEnded(r.key)
 			}
 		case <-poll.C:
 		case <-ctx.Done():
@@ -62,39 +64,39 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		case <-l.closing:
 			return nil, ErrClosed
 		}
-		if known := l.gate.known(r.key); known != nil && over() {
+		if known := l.keys.known(r.key); known != nil && over() {
 			return nil, &BusyError{Key: r.key, Holder: *known, err: errWaitOver}
 		}
-		if l.gate.busy(r.key) {
-			continue // the end of that hold is the next turn
+		if l.keys.busy(r.key) {
+			continue // the end of that lease is the next wake-up
 		}
-		ls, err := l.ask(ctx, r)
+		ls, err := l.mode.acquire(ctx, r)
 		if err == nil {
-			l.hold(ls) // before the line moves on
+			l.hold(ls) // before the queue moves on
 			return ls, nil
 		}
 		busy, ok := errors.AsType[*BusyError](err)
 		if ok {
-			l.gate.learn(r.key, busy.Holder)
+			l.keys.learn(r.key, busy.Holder)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, l.waitEnded(ctx, r.key)
-		case isCutShort(err) && l.gate.known(r.key) != nil: // no news of the holder
+		case isCutShort(err) && l.keys.known(r.key) != nil: // nothing was learnt of the holder
 			poll.Reset(retry.Around(pause))
 			continue
 		case !ok || over():
 			return nil, err
 		}
-		if frees == nil {
-			n := l.gate.news(r.key, func() *news { return l.primary.listen(ctx, r.key, untilLimit(r.limit)) })
-			if n != nil && n.frees != nil && !n.ended { // what was freed before it listened is found by asking once more
-				frees = n.frees
+		if wakeUps == nil {
+			n := l.keys.subscribed(r.key, func() *subscription { return l.primary.subscribe(ctx, r.key, untilLimit(r.waitUntil)) })
+			if n != nil && n.wakeUps != nil && !n.ended { // what was freed before it listened is found by asking once more
+				wakeUps = n.wakeUps
 				poll.Reset(0)
 				continue
 			}
 		}
-		if frees == nil {
+		if wakeUps == nil {
 			poll.Reset(retry.Around(pause))
 			pause = min(pause*3/2, maxPollPause)
 			continue
@@ -109,7 +111,7 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 
 // waitEnded returns the error of a wait whose ctx has ended: busy as well, if it was queued behind a known holder.
 func (l *Locker) waitEnded(ctx context.Context, key string) error {
-	if known := l.gate.known(key); known != nil {
+	if known := l.keys.known(key); known != nil {
 		return &BusyError{Key: key, Holder: *known, err: ended(ctx)}
 	}
 	return newEndedError(ctx, key)
@@ -126,3 +128,198 @@ func untilLimit(limit time.Time) time.Duration {
 }
 
 const noLimit = time.Duration(1<<63 - 1)
+
+// keyTable knows which keys this Locker holds, so that these are busy without a round trip, and has a wait queue for each
+// key, of which only the first caller asks the store.
+//
+// It grants nothing: the store's answer to a token is what makes a holder. Callers that do not wait ask the primary side by
+// side: if one of them had to wait for another's answer, a request that hangs would delay both.
+type keyTable struct {
+	mu   sync.Mutex // guards what follows; never held while a handler is called
+	keys map[string]*keyEntry
+}
+
+// keyEntry exists while its key is held or waited for.
+type keyEntry struct {
+	holder       *Lease        // the lease that holds the key, or that did and whose minimum hold is not over
+	waiters      []*waiter     // in order; the first one asks
+	last         *Holder       // the last known holder, here or by a store's answer; nil if none is known
+	since        time.Time     // when last was learned
+	subscription *subscription // from the store's notifier, for the first waiter; nil until it is needed
+}
+
+// waiter is one caller in a wait queue.
+type waiter struct {
+	// wakeUp wakes the first waiter because the key may be free (nil), or any of them because no store is available. It
+	// holds one message, and a second one adds nothing: a waiter looks again before it sleeps.
+	wakeUp chan error
+}
+
+func newKeyTable() *keyTable { return &keyTable{keys: make(map[string]*keyEntry)} }
+
+// at returns the key's entry, making one if need be. It is called with mu held.
+func (g *keyTable) at(key string) *keyEntry {
+	k := g.keys[key]
+	if k == nil {
+		k = &keyEntry{}
+		g.keys[key] = k
+	}
+	return k
+}
+
+// tidy removes an entry that is no longer needed. It is called with mu held.
+func (g *keyTable) tidy(key string, k *keyEntry) {
+	if len(k.waiters) == 0 && k.subscription != nil {
+		k.subscription.stop()
+		k.subscription = nil
+	}
+	if k.holder == nil && len(k.waiters) == 0 {
+		delete(g.keys, key)
+	}
+}
+
+// busy reports whether this Locker holds key, or keeps it for a minimum hold.
+func (g *keyTable) busy(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	return k != nil && k.holder != nil
+}
+
+// hold makes ls the holder. It may take the place of one whose lease was lost in the stores but not yet ended here.
+func (g *keyTable) hold(ls *Lease) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.at(ls.claim.Key)
+	k.holder = ls
+	k.last, k.since = &Holder{ID: ls.claim.Holder}, time.Now()
+}
+
+// free ends the hold of ls, if it is the holder; not before keep, if that is in the future.
+func (g *keyTable) free(ls *Lease, keep time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[ls.claim.Key]
+	if k == nil || k.holder != ls {
+		return
+	}
+	if left := time.Until(keep); !keep.IsZero() && left > 0 {
+		time.AfterFunc(left, func() { g.free(ls, time.Time{}) })
+		return
+	}
+	k.holder = nil
+	k.wake()
+	g.tidy(ls.claim.Key, k)
+}
+
+// wake is called with mu held.
+func (k *keyEntry) wake() {
+	if k.holder == nil && len(k.waiters) > 0 {
+		k.waiters[0].wake(nil)
+	}
+}
+
+func (w *waiter) wake(err error) {
+	select {
+	case w.wakeUp <- err:
+	default:
+	}
+}
+
+// join adds a caller to the key's wait queue.
+func (g *keyTable) join(key string) *waiter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := &waiter{wakeUp: make(chan error, 1)}
+	k := g.at(key)
+	k.waiters = append(k.waiters, w)
+	if len(k.waiters) == 1 { // the one who is first already looks by itself, and not once more for each that joins
+		k.wake()
+	}
+	return w
+}
+
+// leave removes a caller from the wait queue. If its wait ended in an outage, the others' waits end with it: otherwise each
+// of them would find out by itself, one timeout after the other. Not if the caller was not patient: what a short expiry or a
+// near deadline had no time for says nothing about the attempts of the others.
+func (g *keyTable) leave(key string, w *waiter, err error, patient bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	i := slices.Index(k.waiters, w)
+	k.waiters = slices.Delete(k.waiters, i, i+1)
+	if errors.Is(err, ErrUnavailable) && patient {
+		for _, other := range k.waiters {
+			select {
+			case <-other.wakeUp: //nolint:errcheck // nil, or an older outage
+			default:
+			}
+			other.wake(err)
+		}
+	} else if i == 0 {
+		k.wake()
+	}
+	g.tidy(key, k)
+}
+
+// learn notes the holder that a store named to a waiter, for those behind it.
+func (g *keyTable) learn(key string, h Holder) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	k.last, k.since = &h, time.Now()
+}
+
+// known returns the last known holder of a key that has waiters, nil if there is none. It may have released since: a waiter
+// was queued behind it, and is behind the waiter that is about to acquire the lock now.
+func (g *keyTable) known(key string) *Holder {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[key]
+	if k.last == nil {
+		return nil
+	}
+	h := *k.last
+	h.Left = max(h.Left-time.Since(k.since), 0)
+	return &h
+}
+
+// subscription is one notifier's wake-ups for one key, for as long as a caller of this Locker waits for it.
+type subscription struct {
+	wakeUps <-chan struct{} // nil if the notifier cannot listen; closed when it no longer can
+	stop    func()
+	asked   time.Time // when it was asked to
+	ended   bool      // wakeUps has been seen closed
+}
+
+// subscribed returns the subscription that the key's waiters share. It gets a new one from open if there is none, or if the
+// last one had no wake-ups and is old enough to try again. It returns nil if open does. Only the first waiter calls it.
+func (g *keyTable) subscribed(key string, open func() *subscription) *subscription {
+	g.mu.Lock()
+	n := g.keys[key].subscription
+	wakes := n != nil && n.wakeUps != nil && !n.ended
+	g.mu.Unlock()
+	if wakes || n != nil && time.Since(n.asked) < relistenPause {
+		return n
+	}
+	again := open() // asks the store
+	if again == nil {
+		return n
+	}
+	if n != nil {
+		n.stop()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.keys[key].subscription = again
+	return again
+}
+
+// subscriptionEnded notes that the key's notifier has given up.
+func (g *keyTable) subscriptionEnded(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := g.keys[key].subscription; n != nil {
+		n.ended = true
+	}
+}

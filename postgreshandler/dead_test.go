@@ -191,7 +191,7 @@ func TestLockerOverConnectionsThatDiedInSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := behindNAT(t, s, pools["pgx, 25 idle"])
-			l, err := build(n, loki.NewBuilder().SetServiceKey(name).SetHandlerTimeout(timeout, timeout)).Build()
+			l, err := build(n, loki.NewBuilder().SetServiceKey(name).SetPrimaryTimeout(timeout).SetSecondaryTimeout(timeout)).Build()
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close(context.WithoutCancel(t.Context()))) })
 			for i, opts := range [][]loki.Option{nil, {loki.WithWait(time.Minute)}, nil, nil, nil, nil} {

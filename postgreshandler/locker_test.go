@@ -19,7 +19,7 @@ import (
 func instance(t *testing.T, primary, secondary loki.LockHandler, change ...func(*loki.Builder)) *loki.Locker {
 	t.Helper()
 	b := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(primary).
-		SetHandlerTimeout(10*time.Second, 10*time.Second)
+		SetPrimaryTimeout(10*time.Second).SetSecondaryTimeout(10*time.Second)
 	if secondary != nil {
 		b.SetSecondaryLockHandler(secondary).SetMirror(loki.MirrorSync)
 	}
@@ -154,7 +154,7 @@ func TestLockerFencesGrowAcrossStores(t *testing.T) {
 func TestLockerKeepsItsLockOverARestart(t *testing.T) {
 	server := doomedServer()
 	s := newStoreOn(t, server)
-	l := instance(t, s.Handler, nil, func(b *loki.Builder) { b.SetHandlerTimeout(time.Second, time.Second) })
+	l := instance(t, s.Handler, nil, func(b *loki.Builder) { b.SetPrimaryTimeout(time.Second).SetSecondaryTimeout(time.Second) })
 	end := hold(t, l, 20*time.Second)
 	server.Kill()
 	server.Restart(t)

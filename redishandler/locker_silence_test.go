@@ -42,7 +42,7 @@ func TestAJobBehindANATThatForgetsRunsEachTime(t *testing.T) {
 			}
 			n, client := f.natted(change)
 			fill(t, client, setup.idle)
-			b := loki.NewBuilder().SetServiceKey(name).SetPrimaryLockHandler(redishandler.New(client)).SetHandlerTimeout(answerTime, 0)
+			b := loki.NewBuilder().SetServiceKey(name).SetPrimaryLockHandler(redishandler.New(client)).SetPrimaryTimeout(answerTime)
 			if setup.locker != nil {
 				b = setup.locker(b)
 			}

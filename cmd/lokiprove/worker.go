@@ -84,7 +84,7 @@ func (w *worker) open() error {
 		ServiceKey: w.Key, Holder: fmt.Sprintf("worker %d, life %d", w.Worker, w.Life),
 		Primary: &witness{referee.Primary, w.primary(), w.tell},
 		Observer: func(_ context.Context, e loki.Event) {
-			r := referee.Record{What: referee.Told, Store: e.Handler, Op: e.Op, Kind: string(e.Kind)}
+			r := referee.Record{What: referee.Told, Store: string(e.Store), Op: string(e.Op), Kind: string(e.Kind)}
 			if e.Err != nil {
 				r.Text = e.Err.Error()
 			}
@@ -158,7 +158,7 @@ func (w *worker) call(quit context.Context, number int) {
 	w.tell(referee.Record{What: referee.Asked, Call: number})
 	err := w.locker.ExecuteWithinLock(ctx, w.Expiry, func(ctx context.Context) error {
 		lease, _ := loki.LeaseFromContext(ctx)
-		w.tell(referee.Record{What: referee.Ran, Call: number, Store: out.Store, Fence: lease.Fence()})
+		w.tell(referee.Record{What: referee.Ran, Call: number, Store: string(out.Store), Fence: lease.Fence()})
 		retry.Sleep(ctx, works)
 		ended := referee.Record{What: referee.Ended, Call: number}
 		var err error

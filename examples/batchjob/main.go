@@ -56,8 +56,8 @@ func run(ctx context.Context, duration time.Duration, migrate bool) (err error) 
 	builder := loki.NewBuilder().
 		SetServiceKey("invoice-batch").
 		SetPrimaryLockHandler(redishandler.New(rdb)).
-		SetHandlerTimeout(2*time.Second, 5*time.Second). // a batch job is in no hurry
-		SetObserver(loki.LogEvents(slog.Default()))      // what is normal is at debug level
+		SetPrimaryTimeout(2 * time.Second).SetSecondaryTimeout(5 * time.Second). // a batch job is in no hurry
+		SetObserver(loki.LogEvents(slog.Default()))                              // what is normal is at debug level
 
 	if dsn := os.Getenv("MSSQL_DSN"); dsn != "" {
 		db, err := sqlx.Open("sqlserver", dsn)

@@ -73,7 +73,7 @@ func TestAStoryThatIsCutShortIsAFailure(t *testing.T) {
 func TestARoundThatWentWrongIsNoticed(t *testing.T) {
 	anna, ben := &worker{name: "Anna"}, &worker{name: "Ben"}
 	ran := func(w *worker, store string, err error) try {
-		return try{worker: w, outcome: loki.Outcome{Ran: true, Store: store}, err: err}
+		return try{worker: w, outcome: loki.Outcome{Ran: true, Store: loki.Store(store)}, err: err}
 	}
 	skipped := func(w *worker, holder string) try {
 		return try{worker: w, err: &loki.BusyError{Holder: loki.Holder{ID: holder}}}

@@ -88,7 +88,7 @@ func check(tries []try, store string) error {
 	if winner.err != nil {
 		return fmt.Errorf("%s failed: %w", winner.worker.name, winner.err)
 	}
-	if winner.outcome.Store != store {
+	if string(winner.outcome.Store) != store {
 		return fmt.Errorf("%s's lock came from the %s instead of the %s", winner.worker.name, winner.outcome.Store, store)
 	}
 	for _, t := range tries {

@@ -62,7 +62,7 @@ func (w *worker) observe(_ context.Context, e loki.Event) {
 		return
 	}
 	select {
-	case w.renewed <- e.Handler:
+	case w.renewed <- string(e.Store):
 	default: // nobody wants to know
 	}
 }

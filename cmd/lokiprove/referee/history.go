@@ -5,8 +5,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-
-	"github.com/lokilock/loki"
 )
 
 // History is what the records come to: runs, faults and all else.
@@ -169,7 +167,7 @@ func (s Setting) window(c Record) (end time.Duration, counts bool) {
 	if s.Mode == Sync && c.Store != Secondary {
 		return 0, false
 	}
-	return c.Sent + c.Expiry - loki.Margin(c.Expiry), true
+	return c.Sent + c.Expiry - max(c.Expiry/20, time.Millisecond), true
 }
 
 // killed is when a worker was killed next. Its process at that moment is the one it had before.

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/lokilock/loki"
 )
 
 // Overlap is two closures of one key that ran at once.
@@ -28,6 +26,9 @@ func (o Overlap) String() string {
 		round(o.Length()), round(o.From))
 }
 
+// grace is how long the secondary may refuse a mirror write before that is a conflict, as docs/guarantees.md has it.
+const grace = 250 * time.Millisecond
+
 // Bound is the longest overlap that the mode allows in what it covers.
 //
 // Under MirrorAsync, once everybody reaches the secondary: a mirror write that was given to a link when that was broken
@@ -37,7 +38,7 @@ func (o Overlap) String() string {
 func (s Setting) Bound() time.Duration {
 	switch s.Mode {
 	case Async:
-		return s.Expiry + s.Expiry/2 + 2*loki.MirrorGrace
+		return s.Expiry + s.Expiry/2 + 2*grace
 	case Alone:
 		if !s.keeps() {
 			return s.Expiry

@@ -9,14 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/cmd/lokiprove/referee"
 )
 
 const (
 	ms     = time.Millisecond
 	expiry = time.Second
-	margin = expiry / loki.MarginFraction
+	margin = expiry / 20
 )
 
 // script is a history written by hand. Each run is the only call of a worker's process unless it says otherwise.

@@ -48,7 +48,7 @@ func TestScenario1_PrimaryGrantsAndTheSecondaryIsMirrored(t *testing.T) {
 					require.Equal(t, key.Until, row.Until, "the renewal is mirrored")
 					return nil
 				}, loki.WithOutcome(&out)))
-				require.Equal(t, "primary", out.Store)
+				require.Equal(t, loki.Primary, out.Store)
 				r.requireEmpty()
 
 				locks := append(r.primary.Calls(lokitest.OpLock), r.secondary.Calls(lokitest.OpLock)...)
@@ -86,11 +86,11 @@ func TestScenario3_UnavailableLetsTheSecondaryDecide(t *testing.T) {
 					return nil
 				}))
 				r.requireEmpty()
-				require.Equal(t, "secondary", r.requireRan(b).Store)
+				require.Equal(t, loki.Secondary, r.requireRan(b).Store)
 				require.NotEmpty(t, r.events(loki.KindFellBack))
 
 				r.primaryIsBack()
-				require.Equal(t, "primary", r.requireRan(a).Store)
+				require.Equal(t, loki.Primary, r.requireRan(a).Store)
 				time.Sleep(time.Minute)
 				r.requireEmpty()
 			})
@@ -117,7 +117,7 @@ func TestPrimaryThatHangsIsGivenUpInTime(t *testing.T) {
 			var out loki.Outcome
 			require.NoError(t, r.locker().ExecuteWithinLock(ctx, c.expiry, func(context.Context) error { return nil }, loki.WithOutcome(&out)))
 			require.Equal(t, c.want, out.Waited)
-			require.Equal(t, "secondary", out.Store)
+			require.Equal(t, loki.Secondary, out.Store)
 		}
 	})
 }

@@ -46,7 +46,7 @@ func TestLateRow_Sync(t *testing.T) {
 		})
 		a, err := loki.New(loki.Config{ServiceKey: "job", Holder: "A", Primary: pf, Secondary: sf, Mirror: loki.MirrorSync,
 			PrimaryTimeout: 500 * ms, SecondaryTimeout: 300 * ms,
-			Observer: func(_ context.Context, e loki.Event) { t.Log(at(), "A", e.Kind, e.Handler, e.Err) }})
+			Observer: func(_ context.Context, e loki.Event) { t.Log(at(), "A", e.Kind, e.Store, e.Err) }})
 		require.NoError(t, err)
 		// B's primary has forgotten.
 		b, err := loki.New(loki.Config{ServiceKey: "job", Holder: "B", Primary: memhandler.New(), Secondary: row, Mirror: loki.MirrorSync})
@@ -108,7 +108,7 @@ func TestLateRow_Async(t *testing.T) {
 			return lokitest.Fault{}
 		})
 		a, err := loki.New(loki.Config{ServiceKey: "job", Holder: "A", Primary: pf, Secondary: sf,
-			Observer: func(_ context.Context, e loki.Event) { t.Log(at(), "A", e.Kind, e.Handler, e.Err) }})
+			Observer: func(_ context.Context, e loki.Event) { t.Log(at(), "A", e.Kind, e.Store, e.Err) }})
 		require.NoError(t, err)
 		b, err := loki.New(loki.Config{ServiceKey: "job", Holder: "B", Primary: pb, Secondary: row})
 		require.NoError(t, err)

@@ -1,0 +1,25 @@
+package loki
+
+import "time"
+
+// What the tests of this package know of its insides: the numbers that make up documented bounds.
+const (
+	MirrorGrace     = mirrorGrace
+	BreakerMinPause = breakerMinPause
+	BreakerMaxPause = breakerMaxPause
+	RenewalFraction = renewalFraction
+	MarginFraction  = marginFraction
+	MaxPending      = maxPending
+	MaxAbandoned    = maxAbandoned
+	Linger          = linger
+	ProbeSuffix     = probeSuffix
+	MirrorSlots     = backgroundSlots
+)
+
+// Margin is the part of an expiry in which a lease is not trusted.
+func Margin(expiry time.Duration) time.Duration { return expiry - trusted(expiry) }
+
+// Copy returns a copy of a Locker, which go vet would not let a test make.
+func Copy(l *Locker) *Locker {
+	return &Locker{self: l.self, serviceKey: l.serviceKey, holder: l.holder, mode: l.mode, primary: l.primary, secondary: l.secondary, events: l.events, agenda: l.agenda, keys: l.keys, closing: l.closing, leases: l.leases}
+}

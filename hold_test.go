@@ -1,0 +1,78 @@
+package loki_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/stretchr/testify/require"
+)
+
+// lateRenewal has the next renewal reach the primary a second after it was sent, whatever its context says.
+func (r *rig) lateRenewal() {
+	r.primary.faults.Next(lokitest.OpExtend, lokitest.Fault{Before: late(time.Second)}, lokitest.Fault{Before: late(time.Second)})
+}
+
+// A renewal that is under way when fn returns lands after the hold was set, and sets another end.
+func TestMinHold_IsKeptWhateverLandsLate(t *testing.T) {
+	for name, tt := range map[string]struct{ expiry, works, hold time.Duration }{
+		"longer than the expiry":  {3 * time.Second, 1100 * time.Millisecond, time.Minute},
+		"shorter than the expiry": {30 * time.Minute, 10*time.Minute + 100*time.Millisecond, 10*time.Minute + 5*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				a, b := r.locker(alone), r.locker(alone)
+				r.lateRenewal()
+				start := time.Now()
+				require.NoError(t, a.ExecuteWithinLock(t.Context(), tt.expiry, func(context.Context) error {
+					time.Sleep(tt.works)
+					return nil
+				}, loki.WithMinHold(tt.hold)))
+				for time.Since(start) < tt.hold-100*time.Millisecond {
+					r.requireBusy(b)
+					time.Sleep(100 * time.Millisecond)
+				}
+				time.Sleep(2*time.Second + 100*time.Millisecond)
+				r.requireRan(b)
+			})
+		})
+	}
+}
+
+// The mirror write had not begun when fn returned: the hold is written to the secondary in its place.
+func TestMinHold_IsInTheSecondaryToo(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(), r.locker()
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 40 * time.Millisecond}})
+		for i := range loki.MirrorSlots { // other locks of this instance are being mirrored
+			ls, err := a.Acquire(t.Context(), time.Minute, loki.WithResource(string(rune('a'+i))))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, ls.Release(t.Context())) }()
+		}
+		r.requireRan(a, loki.WithMinHold(time.Minute))
+		time.Sleep(10 * time.Second)
+		r.primary.fail(errDown)
+		r.requireBusy(b)
+		time.Sleep(time.Minute)
+		r.requireRan(b)
+	})
+}
+
+// The primary was down when fn returned: the hold is set there when it is back.
+func TestMinHold_IsInThePrimaryWhenThatIsBack(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(), r.locker(alone)
+		require.NoError(t, a.ExecuteWithinLock(t.Context(), 10*time.Second, func(context.Context) error {
+			r.primary.fail(errDown)
+			time.Sleep(20 * time.Second)
+			return nil
+		}, loki.WithMinHold(2*time.Minute)))
+		r.primaryIsBack()
+		time.Sleep(10 * time.Second)
+		r.requireBusy(b)
+		time.Sleep(2 * time.Minute)
+		r.requireRan(b)
+	})
+}

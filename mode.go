@@ -1,0 +1,307 @@
+package loki
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// mode is how a lock is acquired, renewed and released with the stores that there are. Each mode is a file: alone, async
+// and sync.
+type mode interface {
+	// acquire tries once. It returns a lease that has been started, or an error after which nothing is left behind: what
+	// may have been recorded is rolled back.
+	acquire(ctx context.Context, r request) (*Lease, error)
+
+	// renew asks the stores once to confirm a lease.
+	renew(ctx context.Context, ls *Lease) renewal
+
+	// release releases a lease that is over, or was never started. It returns when the first attempt has returned of every
+	// release that the caller has to wait for.
+	release(ls *Lease)
+}
+
+// request is one acquisition as its caller wants it.
+type request struct {
+	key       string
+	expiry    time.Duration
+	waitUntil time.Time // the end of the wait, which bounds no attempt; zero if there is none
+	minHold   time.Duration
+	renewal   bool
+	closure   bool
+	both      bool // acquire the lock in both stores before fn starts, whatever the mode
+}
+
+var errOver = errors.New("the lease was over already; a longer expiry leaves a slow store more time")
+
+// newLease returns a lease for r that has not been started.
+func (l *Locker) newLease(ctx context.Context, r request) *Lease {
+	ls := &Lease{
+		locker:   l,
+		base:     ctx,
+		claim:    Claim{Key: r.key, Token: newToken(), Expiry: r.expiry, Holder: l.holder},
+		renewal:  r.renewal,
+		closure:  r.closure,
+		released: make(chan struct{}),
+	}
+	ls.parent, _ = LeaseFromContext(ctx)
+	if r.minHold > 0 {
+		ls.hold = time.Now().Add(r.minHold)
+	}
+	return ls
+}
+
+// askPrimary requests ls of the primary. It returns an error if the answer ends the acquisition in every mode: the lock is
+// held elsewhere, the error is permanent, the caller has gone. Otherwise the primary has granted, or the answer's error says
+// why it is unavailable.
+func (l *Locker) askPrimary(ctx context.Context, ls *Lease) (answer, error) {
+	a := l.lock(ctx, ls, l.primary, time.Time{}, l.primaryLimit(ctx, ls.claim.Expiry))
+	if a.cutShort {
+		a.err = l.primary.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
+	}
+	if a.err == nil && a.Held && !time.Now().Before(ls.validity(Primary)) {
+		a.err = l.primary.wrap(OpLock, ls.claim, Unavailable(errOver))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return a, newEndedError(ctx, ls.claim.Key)
+	case a.err == nil && !a.Held:
+		return a, &BusyError{Key: ls.claim.Key, Holder: a.HeldBy}
+	case a.err != nil && !IsUnavailable(a.err):
+		return a, &notAcquiredError{key: ls.claim.Key, why: "the primary refused with a permanent error", errs: a.err}
+	}
+	return a, nil
+}
+
+// leastPatience is how long a primary has to be given before its silence says something about it rather than about the
+// caller's deadline or expiry.
+const leastPatience = 100 * time.Millisecond
+
+// primaryLimit returns how long the primary may take to answer an acquisition: a third of the expiry, so that what it
+// grants is worth having, and half of the caller's time where there is a secondary that needs the other half. Without one
+// the deadline of ctx does not count: a call ends with its ctx anyway, and must be seen to have ended for that reason.
+func (l *Locker) primaryLimit(ctx context.Context, expiry time.Duration) time.Duration {
+	limit := expiry / renewalFraction
+	if deadline, ok := ctx.Deadline(); ok && l.secondary != nil {
+		limit = min(limit, time.Until(deadline)/2)
+	}
+	return limit
+}
+
+// bySecondary lets the secondary decide, because the primary is unavailable: why says so. What the primary may have
+// recorded is not rolled back while the lease lives: it is the lease's own record, which each renewal tries to renew.
+//
+// A primary that was given hardly any time is not taken for one that is down.
+func (l *Locker) bySecondary(ctx context.Context, ls *Lease, why error) (*Lease, error) {
+	if !isCutShort(why) {
+		l.suspects.outage(l.longestExpiry())
+		l.events.emit(ctx, Event{Kind: KindFellBack, Store: Primary, Op: OpLock, Key: ls.claim.Key, Err: why})
+	}
+	a := l.lockInTurn(ctx, ls, time.Time{}, trusted(ls.claim.Expiry))
+	if a.err == nil && a.Held {
+		if ctx.Err() == nil && ls.start(Secondary, a) {
+			return ls, nil
+		}
+		a.err = l.secondary.wrap(OpLock, ls.claim, Unavailable(errOver))
+	}
+	var err error
+	switch {
+	case ctx.Err() != nil:
+		err = newEndedError(ctx, ls.claim.Key)
+	case a.err == nil:
+		err = &BusyError{Key: ls.claim.Key, Holder: a.HeldBy}
+	case IsUnavailable(a.err):
+		err = &notAcquiredError{key: ls.claim.Key, why: noStore, errs: errors.Join(why, a.err), unavailable: true}
+	default:
+		err = &notAcquiredError{key: ls.claim.Key, why: "the primary is unavailable, and the secondary refused with a permanent error", errs: errors.Join(why, a.err)}
+	}
+	return nil, l.rollBack(ls, err)
+}
+
+// startBy starts a lease that store has granted, if it is not over by now.
+func (l *Locker) startBy(ls *Lease, store Store, a answer) (*Lease, error) {
+	if ls.start(store, a) {
+		return ls, nil
+	}
+	s := l.store(store)
+	return nil, l.rollBack(ls, &notAcquiredError{key: ls.claim.Key, why: "the grant arrived too late", errs: s.wrap(OpLock, ls.claim, Unavailable(errOver)), unavailable: true})
+}
+
+// backOff rolls back what the primary has granted while the secondary reports another holder. It waits for that, so that
+// the next caller is not busy because of this one, and wakes no waiter: two instances must not chase each other.
+func (l *Locker) backOff(ctx context.Context, ls *Lease, to Holder) error {
+	conflict := conflictWith(to)
+	l.events.emit(ctx, Event{Kind: KindConflict, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Err: conflict})
+	ls.backsOff()
+	return l.rollBackNow(ctx, ls, &BusyError{Key: ls.claim.Key, Holder: to, err: conflict})
+}
+
+// rollBack releases, in the background, what a failed acquisition may have recorded. It returns err.
+func (l *Locker) rollBack(ls *Lease, err error) error {
+	if ls.discard() {
+		go l.release(ls)
+	}
+	return err
+}
+
+// rollBackNow is rollBack for a record that stands: the caller waits until its first release has returned, or ctx ends.
+func (l *Locker) rollBackNow(ctx context.Context, ls *Lease, err error) error {
+	if ls.discard() {
+		go l.release(ls)
+		select {
+		case <-ls.released:
+		case <-ctx.Done():
+		}
+	}
+	return err
+}
+
+// release releases a lease, once, after it has ended or instead of starting it.
+//
+// It is counted in l.background already, by whoever ended or discarded the lease: Close may look in between.
+func (l *Locker) release(ls *Lease) {
+	defer l.background.add(-1)
+	defer close(ls.released)
+	ls.awaitRenewal()
+	l.mode.release(ls)
+}
+
+// lock requests ls of a store, until ends or for the whole expiry, and notes the answer.
+func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, limit time.Duration) answer {
+	a := s.lock(ctx, ls.sending(s, true), ends, limit)
+	ls.answered(s, a)
+	return a
+}
+
+// lockInTurn is lock for the secondary, in the key's turn, so that what this process asks of it about one key arrives in
+// order, also across successive leases. A caller that had to wait for its turn shares the refusal that another caller got
+// meanwhile: the last of many would have no time left to ask.
+func (l *Locker) lockInTurn(ctx context.Context, ls *Lease, ends time.Time, limit time.Duration) answer {
+	s, key := l.secondary, ls.claim.Key
+	queued := time.Now()
+	deadline := queued.Add(min(limit, s.timeout))
+	if !s.background.take(ctx, key, deadline) {
+		a := answer{sent: time.Now(), expiry: ls.claim.Expiry, calledOff: ctx.Err() != nil}
+		a.err = s.wrap(OpLock, ls.claim, Unavailable(fmt.Errorf("not asked in time, an earlier request for the same key has not been answered: %w", context.DeadlineExceeded)))
+		if a.calledOff {
+			a.err = s.wrap(OpLock, ls.claim, ctx.Err())
+		}
+		s.background.tidyRefusals(key)
+		return a
+	}
+	defer s.background.done(key)
+	if by, ok := s.background.refusedSince(key, queued); ok && !ls.sent(s) {
+		return answer{Grant: Grant{HeldBy: by}, sent: time.Now(), expiry: ls.claim.Expiry}
+	}
+	a := l.lock(ctx, ls, s, ends, time.Until(deadline))
+	if a.err == nil && !a.Held {
+		l.suspects.refused(key, a)
+		s.background.refused(key, a)
+	}
+	return a
+}
+
+// renewal is what a round of renewal came to.
+type renewal struct {
+	by   Store // the store that confirmed the lease, authoritative from now on; empty if none did
+	lost error // why the lock is lost; nil if it is not
+	err  error // what a store reported; transient unless lost is set
+}
+
+func renewedBy(s Store) renewal        { return renewal{by: s} }
+func notRenewed(err error) renewal     { return renewal{err: err} }
+func lostBy(reason, err error) renewal { return renewal{lost: reason, err: err} }
+
+// renewInPrimary extends the record in the primary, or records it there again if the secondary is authoritative: with the
+// same token, and within the validity, so that the lock is still ours. It may use one share of what is left of that; the
+// rest is for the secondary.
+func (l *Locker) renewInPrimary(ctx context.Context, ls *Lease, shares int) answer {
+	s, limit := l.primary, min(time.Until(ls.validNow())/time.Duration(shares), ls.claim.Expiry/renewalFraction)
+	op := OpLock
+	var a answer
+	if ls.stands(s) {
+		op = OpExtend
+		a = s.extend(ctx, ls.sending(s, !s.extends()), time.Time{}, limit)
+		ls.answered(s, a)
+	} else {
+		a = l.lock(ctx, ls, s, time.Time{}, limit)
+	}
+	l.reportRenewed(ls, s, op, a)
+	return a
+}
+
+// renewInSecondary writes the record in the secondary for its full expiry.
+func (l *Locker) renewInSecondary(ctx context.Context, ls *Lease) answer {
+	a := l.lockInTurn(ctx, ls, time.Time{}, time.Until(ls.validNow()))
+	if a.err == nil && a.Held {
+		ls.agreedAgain()
+	}
+	l.reportRenewed(ls, l.secondary, OpLock, a)
+	return a
+}
+
+func (l *Locker) reportRenewed(ls *Lease, s *store, op Op, a answer) {
+	if a.err == nil && a.Held {
+		l.events.emit(ls.base, Event{Kind: KindRenewed, Store: s.name, Op: op, Key: ls.claim.Key, Took: time.Since(a.sent)})
+	}
+}
+
+// reportForgotten reports that the primary no longer holds a lease that goes on by the secondary: it restarted empty, or
+// someone removed the key. Usually it has forgotten every key, and one report is enough.
+func (l *Locker) reportForgotten(ls *Lease) {
+	if !time.Now().Before(ls.validity(Primary)) { // it could not be renewed there, and has expired
+		return
+	}
+	e := Event{Kind: KindForgotten, Level: levelDebug, Store: Primary, Op: OpExtend, Key: ls.claim.Key, Err: ErrNotHeld}
+	if l.primary.health.news(string(e.Kind), "", "") {
+		e.Level = levelWarn
+	}
+	l.events.emit(ls.base, e)
+}
+
+// store returns the store of a name.
+func (l *Locker) store(name Store) *store {
+	if name == Primary {
+		return l.primary
+	}
+	return l.secondary
+}
+
+// longestExpiry returns the longest expiry that a call of this Locker has asked for.
+func (l *Locker) longestExpiry() time.Duration { return time.Duration(l.longest.Load()) }
+
+func (l *Locker) noteExpiry(expiry time.Duration) {
+	for longest := l.longest.Load(); int64(expiry) > longest; longest = l.longest.Load() {
+		if l.longest.CompareAndSwap(longest, int64(expiry)) {
+			return
+		}
+	}
+}
+
+func conflictWith(h Holder) error {
+	if h.ID == "" {
+		return errors.New("the secondary reports another holder, which the primary does not know")
+	}
+	return fmt.Errorf("the secondary reports holder %s, which the primary does not know", quoted(h.ID))
+}
+
+// processName is what people see as the holder.
+var processName = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s (pid %d)", host, os.Getpid())
+})
+
+// newToken returns 128 random bits.
+func newToken() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails: it ends the process rather than return too little
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,333 @@
+package loki
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lokilock/loki/internal/keyqueue"
+)
+
+// reconciler brings the records of one store to what they should be: it writes the mirror, rolls back, releases, keeps
+// minimum holds and completion records. All of these are one thing, a record with a wanted end (see record.next), and one
+// rule decides when a request is sent and when it is repeated.
+//
+// Acquisition, renewal and the first attempt of a release that its caller waits for are sent on the goroutine that needs
+// the answer. They take the key's turn in the same queue, so that order holds across both.
+type reconciler struct {
+	l     *Locker
+	s     *store
+	queue *keyqueue.Queue
+
+	pending atomic.Int64 // leases that are over and wait for another attempt
+
+	mu       sync.Mutex           // before the mutex of a lease; never held while a store is asked
+	leases   map[string][]*Lease  // by key, the oldest first
+	refusals map[string]refusalAt // the latest refusal of a key that callers wait for
+}
+
+type refusalAt struct {
+	sent time.Time
+	by   Holder
+}
+
+// The classes of urgency.
+const (
+	classEnd   = iota // the first request for a lease that is over; callers of the key come after it
+	classFirst        // the first mirror write of a lease
+	classAgain        // other mirror writes, and repetitions
+	classes
+)
+
+// queueKey returns where a lease has its turn: with the others of its key as long as the order counts. Repetitions for a
+// lease that is over have a turn of their own: they concern its token alone, and one that hangs must not delay the next
+// lease on the key.
+func queueKey(key, token string, repeated bool) string {
+	if repeated {
+		return key + "\x00" + token
+	}
+	return key
+}
+
+const (
+	// backgroundSlots is how many requests of one reconciler are under way at once, of those that the store answers within
+	// slotPatience. maxBackground is how many there are with those that hang.
+	backgroundSlots = 16
+	slotPatience    = 50 * time.Millisecond
+	maxBackground   = 256
+
+	// maxQueuedFirst is how many first mirror writes may wait for a slot before acquisitions write the mirror themselves.
+	maxQueuedFirst = 4 * backgroundSlots
+
+	// maxPending is how many leases that are over may wait for another attempt at their release or rollback. What comes on
+	// top is left to expire, and an event says so.
+	maxPending = 4096
+
+	// maxAbandonedWait is how long Close waits for an abandoned call, because the release that follows it would be lost.
+	// go-redis, with its default settings, returns after some sixteen seconds.
+	maxAbandonedWait = 30 * time.Second
+)
+
+var (
+	errTooManyPending = errors.New("loki: too many releases are being retried: this claim is left to expire")
+	errFoundNothing   = errors.New("loki: the store did not hold the claim any more: an earlier request had released it, it had expired, or it was lost")
+	errNotAskedInTime = errors.New("not asked in time: an earlier request for the same key has not been answered")
+	errMirrorLate     = errors.New("too many mirror writes are waiting for the secondary")
+)
+
+func newReconciler(l *Locker, s *store) *reconciler {
+	w := &reconciler{l: l, s: s, leases: make(map[string][]*Lease), refusals: make(map[string]refusalAt)}
+	w.queue = keyqueue.New(keyqueue.Config{
+		Classes: classes, Slots: backgroundSlots, Patience: slotPatience, Limit: maxBackground, Due: w.due, Work: w.work,
+	})
+	return w
+}
+
+// changed says that the record of ls may not be as it should be.
+func (w *reconciler) changed(ls *Lease) {
+	w.mu.Lock()
+	known := false
+	for _, other := range w.leases[ls.claim.Key] {
+		known = known || other == ls
+	}
+	if !known {
+		w.leases[ls.claim.Key] = append(w.leases[ls.claim.Key], ls)
+	}
+	w.mu.Unlock()
+	w.queue.Changed(queueKey(ls.claim.Key, ls.claim.Token, ls.wasAttempted(w.s)))
+}
+
+// due returns the class of the most urgent request that a key of the queue needs, or when to look again. It forgets leases
+// whose record is settled.
+func (w *reconciler) due(queued string) (class int, at time.Time) {
+	key, token, repeated := strings.Cut(queued, "\x00")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	class = keyqueue.Nothing
+	leases := w.leases[key]
+	keep := leases[:0]
+	for _, ls := range leases {
+		c, when, settled := ls.needs(w.s)
+		if settled {
+			continue
+		}
+		keep = append(keep, ls)
+		if repeated != ls.wasAttempted(w.s) || repeated && ls.claim.Token != token {
+			continue
+		}
+		if c != keyqueue.Nothing && (class == keyqueue.Nothing || c < class) {
+			class = c
+		}
+		if !when.IsZero() && (at.IsZero() || when.Before(at)) {
+			at = when
+		}
+	}
+	clear(leases[len(keep):])
+	w.leases[key] = keep
+	if len(keep) == 0 {
+		delete(w.leases, key)
+	}
+	return class, at
+}
+
+// work sends the most urgent request that a key of the queue needs; of several, that of the oldest lease.
+func (w *reconciler) work(queued string) {
+	key, token, repeated := strings.Cut(queued, "\x00")
+	w.mu.Lock()
+	var found *Lease
+	class := classes
+	for _, ls := range w.leases[key] {
+		if repeated != ls.wasAttempted(w.s) || repeated && ls.claim.Token != token {
+			continue
+		}
+		if c, _, _ := ls.needs(w.s); c != keyqueue.Nothing && c < class {
+			found, class = ls, c
+		}
+	}
+	w.mu.Unlock()
+	if found == nil {
+		return
+	}
+	_ = w.perform(found) // the record knows
+	if !repeated && found.wasAttempted(w.s) {
+		w.queue.Changed(queueKey(key, found.claim.Token, true))
+	}
+}
+
+// predecessor returns the token of the newest earlier lease on the key of ls, of this process, whose release has not been
+// confirmed: the store may replace its record. A minimum hold is not replaced.
+func (w *reconciler) predecessor(ls *Lease) (token string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, other := range w.leases[ls.claim.Key] {
+		if other != ls && other.isGone(w.s) {
+			token = other.claim.Token
+		}
+	}
+	return token
+}
+
+// releaseNow makes the first attempt to release ls, or to set its minimum hold, on the caller's goroutine. It returns what
+// that found.
+func (w *reconciler) releaseNow(ls *Lease) finding {
+	var err error
+	if w.take(context.WithoutCancel(ls.base), ls.claim.Key, time.Now().Add(w.s.timeout)) {
+		err = w.perform(ls)
+		w.done(ls.claim.Key)
+	} else {
+		err = w.s.wrap(OpRelease, ls.claim, errNotAskedInTime)
+	}
+	if err != nil {
+		ls.notReleased(w.s, err)
+	}
+	if !ls.isSettled(w.s) {
+		w.changed(ls)
+	}
+	return ls.foundIn(w.s)
+}
+
+// perform sends what the record of ls needs, if it still needs something, and takes the answer. It is called in the key's
+// turn, and returns the error of the request.
+func (w *reconciler) perform(ls *Lease) error {
+	q, ok := ls.nextRequest(w.s)
+	if !ok {
+		return nil
+	}
+	if q.late {
+		w.reportLate(ls)
+	}
+	ctx := context.WithoutCancel(ls.base)
+	var a answer
+	switch {
+	case q.step == stepDrop:
+		a = w.s.release(ctx, q.claim, q.limit)
+	case q.extend:
+		a = w.s.extend(ctx, q.claim, q.end, q.limit)
+		a.reports = w.s.extends()
+	default:
+		a = w.s.lock(ctx, q.claim, q.end, q.limit)
+	}
+	event, owed, tooMany := ls.tookAnswer(w, q, a)
+	if q.step == stepKeep {
+		w.follow(ls, a)
+	}
+	if q.over && event == KindRefused {
+		w.s.health.refused(ctx, OpRelease, ls.claim.Key, a)
+	} else if q.over && event != "" {
+		e := Event{Kind: event, Store: w.s.name, Op: OpRelease, Key: ls.claim.Key, Took: time.Since(a.sent), Err: a.err}
+		if event == KindRecordFailed {
+			e.Op = OpLock
+		}
+		if event == KindReleased && a.reports && !a.Held {
+			e.Err = errFoundNothing
+		}
+		w.l.events.emit(ctx, e)
+	}
+	if tooMany {
+		w.l.events.emit(ctx, Event{Kind: KindReleaseFailed, Store: w.s.name, Op: OpRelease, Key: ls.claim.Key, Err: errTooManyPending})
+	}
+	if !q.over {
+		w.l.mode.(async).mirrored(ls, a) // the only mode whose live leases want anything of a reconciler
+	}
+	w.l.background.add(-owed)
+	return a.err
+}
+
+// follow waits for abandoned calls. What they change, when they return, is changed back.
+func (w *reconciler) follow(ls *Lease, a answer) {
+	if len(a.left) == 0 {
+		return
+	}
+	w.l.background.add(1)
+	counted := sync.OnceFunc(func() { w.l.background.add(-1) })
+	timer := time.AfterFunc(maxAbandonedWait, counted)
+	go func() {
+		failed := false
+		for _, t := range a.left {
+			<-t.returned
+			failed = failed || t.err != nil && !isNotSent(t.err)
+		}
+		timer.Stop()
+		ls.returned(w.s, len(a.left), a.records, failed, a.expiry)
+		w.changed(ls)
+		counted()
+	}()
+}
+
+// reportLate reports, once for a time of overload, that mirror writes have to wait.
+func (w *reconciler) reportLate(ls *Lease) {
+	e := Event{Kind: KindMirrorLate, Level: levelDebug, Store: w.s.name, Op: OpLock, Key: ls.claim.Key, Err: errMirrorLate}
+	if w.s.health.news(string(e.Kind), "", "") {
+		e.Level = levelWarn
+	}
+	w.l.events.emit(ls.base, e)
+}
+
+// behind reports whether many first mirror writes wait, or one has for longer than the grace. Acquisitions write the mirror
+// themselves then: the capacity grows with the callers, and the bound on an overlap holds at any rate.
+func (w *reconciler) behind() bool {
+	return w.queue.Queued(classFirst) > maxQueuedFirst || w.queue.Behind(classFirst) > mirrorGrace
+}
+
+// take waits for a key's turn; the caller calls done if it reports true.
+func (w *reconciler) take(ctx context.Context, key string, deadline time.Time) bool {
+	return w.queue.Take(ctx, key, deadline)
+}
+
+func (w *reconciler) done(key string) {
+	w.tidyRefusals(key) // first: a caller that waits may still share one
+	w.queue.Done(key)
+}
+
+// tidyRefusals forgets the refusal of a key that no caller waits for.
+func (w *reconciler) tidyRefusals(key string) {
+	if w.queue.Waiting(key) == 0 {
+		w.mu.Lock()
+		delete(w.refusals, key)
+		w.mu.Unlock()
+	}
+}
+
+// refused notes a refusal for the callers that wait for the key's turn.
+func (w *reconciler) refused(key string, a answer) {
+	if w.queue.Waiting(key) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refusals[key] = refusalAt{sent: a.sent, by: a.HeldBy}
+}
+
+// refusedSince returns the holder that the store named when it refused a request that was sent after queued.
+func (w *reconciler) refusedSince(key string, queued time.Time) (Holder, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, ok := w.refusals[key]
+	return r.by, ok && !r.sent.Before(queued)
+}
+
+// finding is what a store that had confirmed a lease found at its release.
+type finding int
+
+const (
+	foundUnknown finding = iota // it did not report that, or not for certain
+	foundClaim                  // the claim, to the end
+	foundNothing                // no such claim, although the lease was valid
+)
+
+// pendingRequest is what a record needs, as it is sent.
+type pendingRequest struct {
+	step   step
+	over   bool
+	extend bool
+	late   bool
+	first  bool // it is the first for a lease that is over
+	claim  Claim
+	end    time.Time // the wanted end
+	limit  time.Duration
+
+	disturbed int // how often the record had been disturbed when it was sent
+}

@@ -1,0 +1,171 @@
+package loki_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
+	"github.com/stretchr/testify/require"
+)
+
+// After the secondary has named another holder, its silence permits no start.
+func TestSuspect_SilenceAfterARefusalIsNoAgreement(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		b := r.locker()
+		r.secondary.plant(t, foreign(10*time.Minute))
+		err := b.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		require.ErrorIs(t, err, loki.ErrConflict)
+		r.secondary.hang()
+		for range 20 {
+			err := b.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
+			require.ErrorIs(t, err, loki.ErrBusy)
+			require.ErrorContains(t, err, "has not answered since")
+			time.Sleep(10 * time.Second)
+		}
+		time.Sleep(10 * time.Minute)
+		r.requireRan(b) // the record that it named has expired: what the secondary does not say counts as before
+	})
+}
+
+// A fallback that was refused knows the holder, too.
+func TestSuspect_ARefusedFallbackIsRemembered(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		b := r.locker()
+		r.secondary.plant(t, foreign(time.Minute))
+		r.primary.fail(errDown)
+		r.requireBusy(b)
+		r.primaryIsBack()
+		r.secondary.hang()
+		r.requireBusy(b)
+		time.Sleep(2 * time.Minute)
+		r.requireRan(b)
+	})
+}
+
+// One failure of the primary, and the secondary is asked first; but not forever.
+func TestSuspect_EndsAfterTheLongestExpiry(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown})
+		r.requireRan(l)
+		r.primaryIsBack()
+		time.Sleep(30 * 24 * time.Hour)
+		r.secondary.hang()
+		for i := range 100 {
+			require.Zero(t, r.requireRan(l, loki.WithResource(fmt.Sprint(i))).Waited)
+		}
+	})
+}
+
+// A closure of one instance follows that of another. The release of the first is still on its way to the secondary when
+// the second one's mirror write arrives there, and the primary does not name released tokens.
+func TestHandOver_IsNoConflict(t *testing.T) {
+	for _, works := range []time.Duration{0, 30 * time.Millisecond, 60 * time.Millisecond, time.Second} {
+		inRig(t, func(t *testing.T, r *rig) {
+			a, b := r.locker(forgetful(r)), r.locker(forgetful(r))
+			r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}, After: lokitest.Pause{For: 20 * time.Millisecond}})
+			r.secondary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 40 * time.Millisecond}, After: lokitest.Pause{For: 20 * time.Millisecond}})
+			held := hold(t, a, 30*time.Second)
+			time.Sleep(500 * time.Millisecond)
+			next := make(chan error)
+			go func() {
+				next <- b.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+					time.Sleep(works)
+					return nil
+				}, loki.WithWait(time.Minute))
+			}()
+			time.Sleep(500 * time.Millisecond)
+			require.NoError(t, held.end())
+			require.NoError(t, <-next)
+			require.Empty(t, r.events(loki.KindConflict))
+		})
+	}
+}
+
+// forgetful takes from the primary the memory of released tokens, which two-method handlers and SQL stores do not have.
+func forgetful(r *rig) func(*loki.Config) {
+	return func(c *loki.Config) { c.Primary = forgetfulStore{r.primary} }
+}
+
+type forgetfulStore struct{ *testStore }
+
+func (s forgetfulStore) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+	g, err := s.testStore.Grant(ctx, c)
+	g.Released = ""
+	return g, err
+}
+
+// The releases of one process do not reach the secondary, and it runs again and again.
+func TestReconciler_AProcessReplacesItsOwnRecord(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(forgetful(r))
+		r.secondary.fail(errDown, lokitest.OpRelease)
+		for range 20 {
+			require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				time.Sleep(time.Second)
+				return nil
+			}))
+		}
+		require.Empty(t, r.events(loki.KindConflict))
+	})
+}
+
+// Keys whose requests hang do not keep the secondary's slots.
+func TestReconciler_HangingKeysTakeNothingFromTheOthers(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.secondary.faults.Decide(func(_ lokitest.Op, c loki.Claim) lokitest.Fault {
+			if len(c.Key) > len("job/well") {
+				return lokitest.Fault{Before: lokitest.Pause{For: time.Hour}}
+			}
+			return lokitest.Fault{}
+		})
+		var all []*loki.Lease
+		for i := range 100 {
+			ls, err := l.Acquire(t.Context(), time.Minute, loki.WithResource(fmt.Sprint("hanging", i)))
+			require.NoError(t, err)
+			all = append(all, ls)
+		}
+		time.Sleep(time.Second)
+		before := time.Now()
+		well, err := l.Acquire(t.Context(), time.Minute, loki.WithResource("well"))
+		require.NoError(t, err)
+		for len(r.secondary.mem.HeldKeys()) == 0 {
+			require.Less(t, time.Since(before), 100*time.Millisecond)
+			time.Sleep(time.Millisecond)
+		}
+		for _, ls := range append(all, well) {
+			_ = ls.Release(t.Context())
+		}
+	})
+}
+
+// Many leases are mirrored to a secondary that takes 20 ms a call. A conflict of a new one is found in time all the same,
+// and the operator learns that the mirror is behind.
+func TestReconciler_FirstWritesGoFirst(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		const expiry = 2 * time.Second
+		b := r.locker()
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 10 * time.Millisecond}, After: lokitest.Pause{For: 10 * time.Millisecond}})
+		var all []*loki.Lease
+		for i := range 4000 {
+			ls, err := b.Acquire(t.Context(), expiry, loki.WithResource(fmt.Sprint(i)))
+			require.NoError(t, err)
+			all = append(all, ls)
+		}
+		time.Sleep(10 * time.Second)
+		require.NotEmpty(t, r.events(loki.KindMirrorLate))
+		require.Len(t, r.log.reported(), 1, "once")
+		r.secondary.plant(t, foreign(time.Hour))
+		start := time.Now()
+		err := b.ExecuteWithinLock(t.Context(), expiry, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		require.ErrorIs(t, err, loki.ErrConflict)
+		require.Less(t, time.Since(start), expiry*3/2+2*loki.MirrorGrace)
+		for _, ls := range all {
+			_ = ls.Release(t.Context())
+		}
+	})
+}

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,10 +16,18 @@ func (w *world) finale(ctx context.Context) error {
 	if err := w.happens(ctx, Event{What: calm}); err != nil {
 		return err
 	}
-	time.Sleep(2 * longestBreak) // a breaker that has just opened, and an outage's last request
+	w.mu.Lock()
+	held := w.held
+	w.mu.Unlock()
+	time.Sleep(max(2*longestBreak, held+w.settles()-w.now())) // an outage's last request, or a hold's, and a breaker that has just opened
 	w.requireLively(ctx)
 	if w.schedule.Ends != fine {
-		return w.requireProgress(ctx)
+		if err := w.requireProgress(ctx); err != nil {
+			return err
+		}
+	}
+	if w.schedule.Mode == Async {
+		return w.requireTrust(ctx)
 	}
 	return nil
 }
@@ -75,5 +84,33 @@ func (w *world) requireProgress(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(2*longestBreak + loki.DefaultSecondaryTimeout) // in which the last requests return
+	return nil
+}
+
+// requireTrust sees that a key is not suspect for ever: long after the last fault an acquisition does not wait for a
+// secondary that hangs, neither of a key that was in use then nor of a new one.
+func (w *world) requireTrust(ctx context.Context) error {
+	time.Sleep(2*w.schedule.Expiry + w.settles())
+	for id := range instances {
+		for n, resource := range []string{"", fmt.Sprintf("new%d", id)} {
+			if err := w.happens(ctx, Event{What: link, Store: secondary, Instance: everybody, Weather: hole, salt: w.schedule.Seed}); err != nil {
+				return err
+			}
+			p := w.process(id)
+			var opts []loki.Option
+			if n > 0 {
+				opts = append(opts, loki.WithResource(resource))
+			}
+			var out loki.Outcome
+			err := p.locker.ExecuteWithinLock(ctx, w.schedule.Expiry, func(context.Context) error { return nil }, append(opts, loki.WithOutcome(&out))...)
+			if limit := w.roundTrip(primary); err != nil || out.Waited > limit {
+				w.breach("%s waited %v for a lock, long after the last fault, because the secondary hangs: %v", p.name, out.Waited, err)
+			}
+			if err := w.happens(ctx, Event{What: calm}); err != nil {
+				return err
+			}
+			time.Sleep(2*w.schedule.Expiry + w.settles())
+		}
+	}
 	return nil
 }

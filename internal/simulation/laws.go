@@ -2,15 +2,18 @@ package simulation
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/lokitest"
 )
 
 // What docs/guarantees.md promises, in numbers.
 const (
 	grace        = 250 * time.Millisecond // for which a refused mirror write is tried again, and in which one begins
 	longestBreak = 3 * time.Second        // for which a primary is left alone that is back
+	renewals     = 3                      // for each expiry
 )
 
 // roundTrip is how long a request takes on a link that is fine, at most.
@@ -22,16 +25,106 @@ func (w *world) roundTrip(at int) time.Duration {
 // and its record, a release that is tried again.
 func (w *world) forgotten() time.Duration { return 2*w.schedule.Expiry + w.settles() }
 
+// hearsOfHolder notes what the secondary says of another holder, and that it says no such thing any more. It is called
+// with p.mu held. An answer that takes longer than its caller may have waited is not counted.
+func (p *process) hearsOfHolder(l *lock, op lokitest.Op, c loki.Claim, sent time.Duration, a answer) {
+	now, left := p.world.now(), a.by.Left
+	if a.by.ID == "" { // unknown: the caller's expiry
+		left = c.Expiry
+	}
+	until := sent + left
+	switch {
+	case op != lokitest.OpLock && !a.held:
+		return
+	case !a.held:
+		l.suspect = max(l.suspect, now+left)
+	}
+	switch {
+	case a.held:
+		l.named = named{}
+	case a.by.ID != p.name && now-sent <= grace:
+		l.named = named{at: now, until: until, text: fmt.Sprintf("%q at %v, until %v", a.by.ID, now, until)}
+	}
+}
+
+// requireNobodyNamed is the law that there is one overlap for one conflict: where the secondary has named another holder,
+// nothing starts by the primary alone until the secondary agrees or that record has expired. It is called with p.mu held.
+func (p *process) requireNobodyNamed(l *lock, r *run) {
+	if p.world.schedule.Mode == Async && l.named.at < r.start && r.start < l.named.until {
+		p.world.breach("%s runs although the secondary has named another holder: %s", p.name, l.named.text)
+	}
+}
+
+// requireFault is the law that an ordinary hand-over is not reported as a loss. It is called with p.mu held.
+func (p *process) requireFault(r *run, cause error) {
+	w := p.world
+	if errors.Is(r.err, loki.ErrExpired) && (r.call.NoRenewal || r.call.Patience > 0) {
+		return
+	}
+	if calm := w.calmSince(); calm+w.forgotten() < r.asked {
+		w.breach("%s was told that it lost its lock, and there was no fault since %v: %v (in fn: %v)", p.name, max(calm, 0), r.err, cause)
+	}
+}
+
+// watchHold is the law that a minimum hold is kept exactly, in each store: not for less, and not for longer but by a
+// request that lands late.
+func (w *world) watchHold(r *run, c claim) {
+	p, token := r.process, r.token
+	from, to := r.asked+r.call.MinHold, r.start+r.call.MinHold
+	for at, wire := range p.wires {
+		if early := from - time.Millisecond - w.now(); early > w.roundTrip(at) {
+			w.holds.Go(func() {
+				time.Sleep(early)
+				relied := w.schedule.Mode == Alone || w.schedule.Mode == Sync && at == secondary || w.schedule.Mode == Async && at == primary && c.kept > r.returned
+				since := max(r.end, c.trusted-w.settles()) // in time to set it before the lease's own record has expired
+				if !relied {
+					since = r.asked - w.forgotten()
+				}
+				if p.hasCrashed() || c.refused[at] || !wire.fineDuring(since-w.roundTrip(at), w.now()) || !w.kept(at, r.asked) {
+					return
+				}
+				if w.stores[at].holds(p.ctx, r.key) != token {
+					w.breach("%s does not hold %s in the %s any more, and its minimum hold ends at %v", p.name, r.key, storeNames[at], from)
+				}
+			})
+		}
+		w.holds.Go(func() {
+			late := max(to, r.returned) + 2*w.roundTrip(at) + 2*time.Millisecond // a release is behind a mirror write
+			settled := to - w.settles()                                          // whatever was late has landed, and there was time to set it right
+			if !wire.fineDuring(r.asked-w.forgotten(), late) && (r.returned > settled || !wire.fineDuring(settled, late)) {
+				late += w.settles()
+			}
+			time.Sleep(late - w.now())
+			since, ok := wire.fineSince()
+			if p.hasCrashed() || !ok || since > max(to, r.returned) || w.stores[at].holds(p.ctx, r.key) != token {
+				return
+			}
+			w.breach("%s still holds %s in the %s, and its minimum hold ended at %v", p.name, r.key, storeNames[at], to)
+		})
+	}
+}
+
+// kept reports whether a store has kept what it knows since a moment.
+func (w *world) kept(at int, since time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.forgot[at] < since
+}
+
 // judgeProgress is the law that somebody who wants a lock runs within two expiries of the end of the faults.
 func (w *world) judgeProgress() {
 	const slack = time.Second
 	free := 2*w.schedule.Expiry + slack
 	busy := make(map[string][]span)
 	for _, r := range w.runs {
-		busy[r.key] = append(busy[r.key], span{r.start, max(r.end, r.start)})
+		end := max(r.end, r.start)
+		if r.call.MinHold > 0 {
+			end = max(end, r.start+r.call.MinHold)
+		}
+		busy[r.key] = append(busy[r.key], span{r.start, end})
 	}
 	for _, a := range w.attempts {
-		if a.ended || a.process.hasCrashed() || !errors.Is(a.err, loki.ErrBusy) && !errors.Is(a.err, loki.ErrUnavailable) {
+		if a.ended || a.process.hasCrashed() || errors.Is(a.err, loki.ErrDone) || !errors.Is(a.err, loki.ErrBusy) && !errors.Is(a.err, loki.ErrUnavailable) {
 			continue
 		}
 		for _, calm := range w.calms {
@@ -73,7 +166,7 @@ func (w *world) judgeMirrors() {
 
 // judgeRecords is the other half of that law: the record is kept while the lease lasts.
 func (w *world) judgeRecords() {
-	if w.schedule.Mode != Async {
+	if w.schedule.Mode != Async || w.bursts() {
 		return
 	}
 	for _, r := range w.runs {
@@ -91,4 +184,46 @@ func (w *world) judgeRecords() {
 			until = m.until
 		}
 	}
+}
+
+func (w *world) bursts() bool {
+	for _, e := range w.schedule.Events {
+		if e.What == burst {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeOccurrences is the law that an occurrence runs at most once where the stores keep what they know.
+func (w *world) judgeOccurrences() {
+	for i, b := range w.runs {
+		for _, a := range w.runs[:i] {
+			if b.call.Occurrence == 0 || a.call.Occurrence != b.call.Occurrence || a.key != b.key || a.err != nil || a.crashed || a.returned < 0 || b.start < a.returned {
+				continue
+			}
+			recorded := true
+			for at, wire := range a.process.wires { // where they have it from, and that they have had the time
+				if w.schedule.Mode != Sync || at == secondary {
+					recorded = recorded && wire.fineDuring(a.end, min(a.returned+time.Second, b.start))
+				}
+			}
+			if w.schedule.Mode == Async {
+				recorded = recorded && w.calmAll(a.end, b.start)
+			}
+			if recorded {
+				w.breach("%s ran occurrence %d of %s at %v, and %s again at %v", a.process.name, a.call.Occurrence, a.key, a.start, b.process.name, b.start)
+			}
+		}
+	}
+}
+
+// calmAll reports whether there was no fault but crashes all the time.
+func (w *world) calmAll(from, to time.Duration) bool {
+	for _, s := range w.calms {
+		if s.from <= from && to <= s.to {
+			return true
+		}
+	}
+	return false
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/lokilock/loki/lokitest"
 )
 
+var errFails = errors.New("fn fails")
+
 // process is one life of an instance: from its start to its crash or to the end of the story.
 type process struct {
 	world  *world
@@ -36,10 +38,19 @@ type process struct {
 // lock is what a process knows of one key. It has one call at a time there.
 type lock struct {
 	current *run
-	patient bool     // the caller of the latest call gives it all the time that it takes
-	token   string   // the claim that a store granted last
-	minted  []string // the claims that were sent since the current call began
-	count   uint64   // of all claims
+	patient bool          // the caller of the latest call gives it all the time that it takes
+	token   string        // the claim that a store granted last
+	minted  []string      // the claims that were sent since the current call began
+	count   uint64        // of all claims
+	held    time.Duration // until when the process may hold although no call is under way
+	named   named
+	suspect time.Duration // until when a record may last that the secondary has named, whosever it is
+}
+
+// named is what the secondary said of another holder.
+type named struct {
+	at, until time.Duration // when the answer came, and when that record's last known expiry has passed
+	text      string
 }
 
 // claim is what a process has been told of one of its claims.
@@ -50,6 +61,7 @@ type claim struct {
 	fences   []int64       // that it was given
 	trusted  time.Duration // until when it holds in the store that protects it
 	kept     time.Duration // until when the primary holds it
+	hold     time.Duration // until when it is to be held at least
 	answered bool          // the secondary has said yes or no to it
 	refused  [2]bool       // a store has said no to it
 	asking   int           // requests to the primary that have not been answered
@@ -62,6 +74,7 @@ type run struct {
 	process    *process
 	key        string
 	token      string
+	call       Call
 	asked      time.Duration // when its claim was sent first
 	start, end time.Duration // the end is that of fn or of its context, whichever is earlier
 	fence      int64
@@ -171,7 +184,8 @@ func (p *process) sends(at int, op lokitest.Op, c loki.Claim) {
 		known.releases[at]++
 	case at == primary:
 		known.asking++
-	case p.world.schedule.Mode == Async && known.asking == 0 && known.kept > now && c.Expiry > known.kept-now+time.Millisecond:
+	case isOccurrence(c.Key):
+	case p.world.schedule.Mode == Async && !p.world.bursts() && !c.Repeated && known.asking == 0 && known.kept > now && c.Expiry > max(known.kept, known.hold)-now+time.Millisecond:
 		p.world.breach("%s asked for a record of %v when %v were left of its lease", p.name, c.Expiry, known.kept-now)
 	}
 }
@@ -182,6 +196,13 @@ func (p *process) isPatient(key string) bool {
 	return p.lock(key).patient
 }
 
+// hasTrouble notes that a question to a store was not answered.
+func (p *process) hasTrouble() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.troubles++
+}
+
 // number is that of a claim.
 func (p *process) number(c loki.Claim) uint64 {
 	p.mu.Lock()
@@ -190,15 +211,16 @@ func (p *process) number(c loki.Claim) uint64 {
 }
 
 // isTold notes an answer. One for which nobody waits any more tells the process nothing.
-func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, sent time.Duration, a answer, err error, waits bool) {
+func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, began, sent time.Duration, a answer, err error, waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.claim(c.Token)
 	heard := err == nil && waits
 	now := p.world.now()
+	late := now-began > soon // and whoever waited may have given up
 	if at == primary && op != lokitest.OpRelease {
 		switch {
-		case !heard: // and it counts as unanswered for ever: the record may be what the lease relies on from now on
+		case !heard || late: // and it counts as unanswered for ever: the record may be what the lease relies on from now on
 		case a.held:
 			known.asking, known.kept = 0, sent+c.Expiry
 		default:
@@ -234,6 +256,9 @@ func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, sent time.Duratio
 	if at == secondary && op == lokitest.OpLock {
 		known.answered = true
 	}
+	if at == secondary {
+		p.hearsOfHolder(l, op, c, sent, a)
+	}
 }
 
 // perform is one call.
@@ -251,6 +276,12 @@ func (p *process) perform(name string, c Call) {
 	if c.NoRenewal {
 		opts = append(opts, loki.WithoutRenewal())
 	}
+	if c.MinHold > 0 {
+		opts = append(opts, loki.WithMinHold(c.MinHold))
+	}
+	if c.Occurrence > 0 {
+		opts = append(opts, loki.WithOccurrence(fmt.Sprint(c.Occurrence), keep))
+	}
 	var out loki.Outcome
 	opts = append(opts, loki.WithOutcome(&out))
 	p.mu.Lock()
@@ -262,7 +293,7 @@ func (p *process) perform(name string, c Call) {
 	var cause error
 	start := p.world.now()
 	err := p.locker.ExecuteWithinLock(ctx, p.world.schedule.Expiry, func(ctx context.Context) error {
-		r = p.begin(ctx, name)
+		r = p.begin(ctx, name, c)
 		p.world.tell("%s runs %s", p.name, name)
 		retry.Sleep(ctx, c.Works)
 		p.endRun(name) // however long fn is deaf: the lock ends with its context, and so does the promise
@@ -270,6 +301,10 @@ func (p *process) perform(name string, c Call) {
 		if ctx.Err() != nil && c.Deaf > 0 {
 			time.Sleep(c.Deaf)
 		}
+		if c.Fails {
+			return errFails
+		}
+		p.world.succeeds(name, c.Occurrence)
 		return nil
 	}, opts...)
 	p.world.tell("%s ends %s: %v", p.name, name, err)
@@ -278,8 +313,21 @@ func (p *process) perform(name string, c Call) {
 	defer p.mu.Unlock()
 	ran := r != nil
 	now := p.world.now()
+	recorded := true // the occurrence, or there was none
+	for _, wire := range p.wires {
+		recorded = recorded && wire.fineDuring(start-latest, now) || c.Occurrence == 0 || c.Fails
+	}
 	for _, token := range l.minted {
-		p.world.over(token, p)
+		known, hold := p.claim(token), time.Duration(0)
+		switch {
+		case !ran || token != r.token || errors.Is(err, loki.ErrLockLost):
+		case c.MinHold > 0:
+			hold = r.start + c.MinHold
+		case !recorded: // until it is, for an expiry at most
+			hold = now + p.world.schedule.Expiry
+		}
+		known.hold, l.held = hold, max(l.held, hold)
+		p.world.over(token, p, hold)
 	}
 	if ran {
 		r.store, r.returned, r.err = string(out.Store), now, err
@@ -289,6 +337,7 @@ func (p *process) perform(name string, c Call) {
 		return
 	}
 	busy, unavailable, lost := errors.Is(err, loki.ErrBusy), errors.Is(err, loki.ErrUnavailable), errors.Is(err, loki.ErrLockLost)
+	done := errors.Is(err, loki.ErrDone)
 	switch {
 	case ran != out.Ran:
 		p.world.breach("%s: fn ran is %v, and the outcome says %v", p.name, ran, out.Ran)
@@ -298,23 +347,45 @@ func (p *process) perform(name string, c Call) {
 		p.world.breach("%s: fn did not run, and the error is %v", p.name, err)
 	case errors.Is(cause, loki.ErrLockLost) && !lost:
 		p.world.breach("%s lost its lock, and the error is %v", p.name, err)
+	case ran && c.Fails != errors.Is(err, errFails):
+		p.world.breach("%s: that fn failed is %v, and the error is %v", p.name, c.Fails, err)
 	case ran && errors.Is(err, loki.ErrNotHeld) && !errors.Is(cause, loki.ErrLockLost) && !p.world.missed(r.token) && p.claim(r.token).refused == [2]bool{}:
 		p.world.breach("%s was told that its lock was not held when it was released, and every store held it: %v", p.name, err)
-	case ran && p.claim(r.token).missing == [2]bool{true, p.world.schedule.Mode != Alone} && !lost:
+	case ran && c.MinHold == 0 && p.claim(r.token).missing == [2]bool{true, p.world.schedule.Mode != Alone} && !lost:
 		p.world.breach("%s was not told that no store held its lock when it was released: %v", p.name, err)
-	case busy && p.refusals == refusals && !errors.Is(err, context.DeadlineExceeded):
+	case busy && !done && p.refusals == refusals && l.suspect < start && l.held < start && !errors.Is(err, context.DeadlineExceeded):
 		p.world.breach("%s was told busy, and no store had said so: %v", p.name, err)
 	case unavailable && p.troubles == troubles && p.unanswered == unanswered && unanswered == 0:
 		p.world.breach("%s was told unavailable, and every store had answered: %v", p.name, err)
+	case done && !p.world.hasSucceeded(name, c.Occurrence):
+		p.world.breach("%s was told that occurrence %d was done, and nobody had done it", p.name, c.Occurrence)
+	case lost:
+		p.requireFault(r, cause)
+	}
+	if ran && !lost && c.MinHold > 0 {
+		p.world.holds.Go(func() { p.world.watchHold(r, p.claimOf(r.token)) })
+	} else if (ran || done) && c.MinHold == 0 && recorded && p.wires[primary].fineDuring(start-latest, now) {
+		for _, token := range l.minted {
+			if p.world.stores[primary].holds(p.ctx, name) == token {
+				p.world.breach("%s has returned and left its claim in the primary, which it has reached since %v: %v", p.name, start-latest, err)
+			}
+		}
 	}
 }
 
+// claimOf is a copy of what is known of a claim now.
+func (p *process) claimOf(token string) claim {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *p.claim(token)
+}
+
 // begin notes that fn starts.
-func (p *process) begin(ctx context.Context, name string) *run {
+func (p *process) begin(ctx context.Context, name string, c Call) *run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.lock(name)
-	r := &run{process: p, key: name, token: l.token, start: p.world.now(), end: -1, returned: -1}
+	r := &run{process: p, key: name, token: l.token, call: c, start: p.world.now(), end: -1, returned: -1}
 	if ls, ok := loki.LeaseFromContext(ctx); ok {
 		r.fence = ls.Fence()
 		for _, token := range l.minted { // which of them, where a late answer to one that was given up came last
@@ -324,8 +395,12 @@ func (p *process) begin(ctx context.Context, name string) *run {
 		}
 	}
 	r.asked = p.claim(r.token).asked
+	if c.MinHold > 0 {
+		p.claim(r.token).hold = r.start + c.MinHold
+	}
 	l.current = r
 	p.world.ran(r)
+	p.requireNobodyNamed(l, r)
 	return r
 }
 
@@ -341,6 +416,9 @@ func (p *process) endRun(name string) {
 	l.current = nil
 	known := p.claim(r.token)
 	r.end, r.answered = p.world.now(), known.answered
+	if r.call.Occurrence > 0 && !r.call.Fails { // until that is recorded
+		known.hold = r.end + 2*p.world.schedule.Expiry
+	}
 	if trusted := known.trusted; r.end > trusted && !r.crashed {
 		p.world.breach("%s ran on until %v under a lock that was confirmed until %v", p.name, r.end, trusted)
 	}

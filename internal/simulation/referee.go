@@ -41,13 +41,13 @@ func (w *world) auditLock(ctx context.Context, at int, key string) {
 	w.mu.Lock()
 	e, over := w.ended[token]
 	w.mu.Unlock()
-	if !over || e.at == never || e.process.hasCrashed() {
+	if !over || e.process.hasCrashed() {
 		return
 	}
 	since, ok := e.process.wires[at].fineSince()
-	if left := w.now() - max(e.at, since); ok && left > w.settles() {
+	if left := w.now() - max(e.at, e.hold, since); ok && left > w.settles() {
 		w.mu.Lock()
-		w.ended[token] = ended{never, e.process} // once is enough
+		w.ended[token] = ended{e.at, never, e.process} // once is enough
 		w.mu.Unlock()
 		w.breach("%s left a claim of %s in the %s: its call has returned at %v, and the link is fine since %v", e.process.name, key, storeNames[at], e.at, since)
 	}
@@ -82,6 +82,7 @@ func (w *world) judge() Result {
 	w.judgeProgress()
 	w.judgeMirrors()
 	w.judgeRecords()
+	w.judgeOccurrences()
 	result.Breaches, result.Laws, result.Story = w.breaches, w.laws, w.story.String()
 	return result
 }

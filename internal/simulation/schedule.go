@@ -38,13 +38,19 @@ type Traits struct {
 
 // Call is one call of ExecuteWithinLock.
 type Call struct {
-	Pause     time.Duration // before it
-	Works     time.Duration // how long fn takes unless its context ends
-	Deaf      time.Duration // how much longer it goes on when that has ended
-	Wait      time.Duration // 0: skip when busy
-	Patience  time.Duration // of the caller's context; 0: none
-	NoRenewal bool
+	Pause      time.Duration // before it
+	Works      time.Duration // how long fn takes unless its context ends
+	Deaf       time.Duration // how much longer it goes on when that has ended
+	Wait       time.Duration // 0: skip when busy
+	Patience   time.Duration // of the caller's context; 0: none
+	NoRenewal  bool
+	MinHold    time.Duration // 0: none
+	Occurrence int           // 0: none
+	Fails      bool          // fn returns an error
 }
+
+// keep is how long an occurrence is remembered.
+const keep = time.Hour
 
 // Event is something that happens to a store, to a link between an instance and a store, or to an instance.
 type Event struct {
@@ -53,6 +59,7 @@ type Event struct {
 	Store    int    // primary or secondary
 	Instance int    // everybody, or one
 	Weather  string // of links: one of the weathers
+	Leases   int    // of a burst
 	salt     uint64 // of the draws that the weather makes, whatever became of the events before
 }
 
@@ -68,6 +75,7 @@ const (
 	lose   = "lose"   // the store loses its last write, as a replica that is promoted without it
 	crash  = "crash"  // the instance is gone in the middle of whatever it does, and another takes its place
 	calm   = "calm"   // every link is fine
+	burst  = "burst"  // the instance locks many resources, each for a short time
 )
 
 var storeNames = [...]string{primary: "primary", secondary: "secondary"}
@@ -163,10 +171,30 @@ func (s *Schedule) vary(r *rand.Rand, length, rest, works time.Duration) {
 			s.Plans = append(s.Plans, plan)
 		}
 	}
-	if oneIn(odds - 2) { // over before a conflict is proven
-		for _, plan := range s.Plans {
-			for i := range plan {
-				plan[i].Works = min(plan[i].Works, upTo(100*time.Millisecond))
+	holds, occurs, short := oneIn(4), oneIn(4) && !s.Stores[primary].Plain && !s.Stores[secondary].Plain, oneIn(odds-2)
+	for _, plan := range s.Plans {
+		at := time.Duration(0)
+		for i := range plan {
+			c := &plan[i]
+			at += c.Pause + c.Works/2
+			if short { // and over before a conflict is proven
+				c.Works = min(c.Works, upTo(100*time.Millisecond))
+			}
+			switch {
+			case holds && oneIn(3):
+				c.MinHold = upTo(2 * s.Expiry)
+			case occurs && oneIn(2):
+				c.Occurrence = 1 + int(6*at/length)
+			}
+			if c.Occurrence > 0 {
+				c.Fails = oneIn(4)
+			}
+		}
+	}
+	if holds && oneIn(2) { // which late requests may change
+		for i := range s.Events {
+			if s.Events[i].What == link {
+				s.Events[i].Weather = late
 			}
 		}
 	}
@@ -177,8 +205,14 @@ func (s *Schedule) vary(r *rand.Rand, length, rest, works time.Duration) {
 			}
 		}
 	}
+	if oneIn(10) && s.Expiry == time.Second {
+		s.Stores[secondary].Distance = 25 * time.Millisecond
+		e := Event{At: upTo(length), What: burst, Instance: r.IntN(instances), Leases: 600, salt: r.Uint64()}
+		at, _ := slices.BinarySearchFunc(s.Events, e, func(a, b Event) int { return int(a.At - b.At) })
+		s.Events = slices.Insert(s.Events, at, e)
+	}
 	if s.Ends = fine; s.Expiry > time.Second {
-		s.Ends = []string{fine, crawling}[r.IntN(2)]
+		s.Ends = []string{fine, crawling, cold}[r.IntN(3)]
 	}
 }
 
@@ -274,6 +308,15 @@ func (c Call) String() string {
 	if c.Deaf > 0 {
 		fmt.Fprintf(&b, ", is deaf for %v", c.Deaf)
 	}
+	if c.MinHold > 0 {
+		fmt.Fprintf(&b, ", holds for at least %v", c.MinHold)
+	}
+	if c.Occurrence > 0 {
+		fmt.Fprintf(&b, ", is occurrence %d", c.Occurrence)
+	}
+	if c.Fails {
+		b.WriteString(", fails")
+	}
 	return b.String()
 }
 
@@ -291,6 +334,8 @@ func (e Event) String() string {
 		return who + " crashes"
 	case calm:
 		return "every link is fine"
+	case burst:
+		return fmt.Sprintf("%s locks %d resources", who, e.Leases)
 	}
 	return fmt.Sprintf("from %s to the %s: %s", who, storeNames[e.Store], e.Weather)
 }

@@ -20,6 +20,9 @@ func Shrink(s Schedule, budget int, breaks func(Schedule) bool) Schedule {
 				func(c *Call) { c.Patience = 0 },
 				func(c *Call) { c.NoRenewal = false },
 				func(c *Call) { c.Deaf = 0 },
+				func(c *Call) { c.MinHold = 0 },
+				func(c *Call) { c.Occurrence, c.Fails = 0, false },
+				func(c *Call) { c.Fails = false },
 			} {
 				k.try(func(s *Schedule) { plain(&s.Plans[i][j]) })
 			}

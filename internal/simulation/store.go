@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,6 +102,11 @@ func (s *store) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 	return held, err
 }
 
+// Inspect is the memory's.
+func (s *store) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
+	return s.now().Inspect(ctx, key)
+}
+
 // missed reports whether the first release of a claim found that it was not held.
 func (s *store) missed(token string) bool {
 	s.mu.Lock()
@@ -143,5 +149,10 @@ func (s *store) holds(ctx context.Context, key string) (token string) {
 	return last.Token // the last one granted is the one that holds, if any does
 }
 
-// locks are the keys that are held.
-func (s *store) locks() []string { return s.now().HeldKeys() }
+// locks are the keys that are held, without those of occurrences.
+func (s *store) locks() []string {
+	return slices.DeleteFunc(s.now().HeldKeys(), isOccurrence)
+}
+
+// isOccurrence reports whether a key is that of an occurrence's record.
+func isOccurrence(key string) bool { return strings.Contains(key, "@") }

@@ -24,6 +24,9 @@ const (
 
 	hole = "black hole"
 
+	// late is a link on which what was given up lands all the same.
+	late = "late"
+
 	// haunted is a link on which a request can fail and land all the same, when its connection has long gone.
 	haunted = "haunted"
 
@@ -71,7 +74,7 @@ var weathers = []struct {
 		f.Err, f.LostReply = errDown, r.IntN(2) == 0
 		return f
 	}},
-	{"late", func(r *rand.Rand) lokitest.Fault { // what was given up lands all the same
+	{late, func(r *rand.Rand) lokitest.Fault { // what was given up lands all the same
 		return lokitest.Fault{Before: lokitest.Pause{For: upTo(r, latest), IgnoreCtx: true}}
 	}},
 	{"slow", func(r *rand.Rand) lokitest.Fault {

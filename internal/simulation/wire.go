@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -22,11 +23,12 @@ type wire struct {
 	mu      sync.Mutex // guards what follows
 	weather string
 	salt    uint64
-	since   time.Duration              // when that set in
-	locking map[string][]attemptToLock // of claims whose lock is under way
-	over    map[context.Context]bool   // of calls that have been answered; their attempts share a context
-	fine    []span                     // when the link was fine, without the span that lasts
-	idle    int                        // connections that are warm
+	since   time.Duration                     // when that set in
+	locking map[string][]attemptToLock        // of claims whose lock is under way
+	began   map[context.Context]time.Duration // of calls: their attempts share a context
+	over    map[context.Context]bool          // of calls that have been answered
+	fine    []span                            // when the link was fine, without the span that lasts
+	idle    int                               // connections that are warm
 }
 
 // plainWire is a wire whose handler has the two methods that every handler has.
@@ -46,7 +48,7 @@ func (w *wire) handler() loki.LockHandler {
 func (w *wire) traits() Traits { return w.process.world.schedule.Stores[w.at] }
 
 func newWire(p *process, at int) *wire {
-	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]attemptToLock), over: make(map[context.Context]bool)}
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]attemptToLock), began: make(map[context.Context]time.Duration), over: make(map[context.Context]bool)}
 	w.set(fine, uint64(2*p.id+at))
 	return w
 }
@@ -130,6 +132,18 @@ func (w *wire) Grant(ctx context.Context, c loki.Claim) (g loki.Grant, err error
 	return g, err
 }
 
+// Inspect is the store's. The referee does not judge it: it changes nothing.
+func (w *wire) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
+	if w.process.hasCrashed() {
+		return loki.Holder{}, false, errDown
+	}
+	h, held, err := w.faults.Inspect(ctx, key)
+	if err != nil {
+		w.process.hasTrouble()
+	}
+	return h, held, err
+}
+
 // Extend is the store's.
 func (w *wire) Extend(ctx context.Context, c loki.Claim) (held bool, err error) {
 	err = w.call(ctx, lokitest.OpExtend, c, func() (answer, error) {
@@ -167,6 +181,8 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 	}
 	sent := w.process.world.now()
 	w.process.sends(w.at, op, c)
+	number, began := w.process.number(c), w.begins(ctx, sent)
+	w.tell("%s %s of %s (claim %d) for %v", op, storeNames[w.at], c.Key, number, c.Expiry)
 	w.requireOrder(ctx, op, c)
 	if w.haunts(ctx, op, c) {
 		w.returned(ctx, op, c, errDown)
@@ -177,12 +193,19 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 		a, err = ask()
 		w.disconnect(ctx)
 	}
+	w.tell("%s %s of %s (claim %d) sent at %v: %v, %v", op, storeNames[w.at], c.Key, number, sent, a.held, err)
 	first := w.returned(ctx, op, c, err)
 	if ctx.Err() != nil { // a client sees the end of its context a moment later than the Locker does, and not sometimes earlier
 		time.Sleep(latency / 10)
 	}
-	w.process.isTold(w.at, op, c, sent, a, err, first && ctx.Err() == nil)
+	w.process.isTold(w.at, op, c, began, sent, a, err, first && ctx.Err() == nil)
 	return err
+}
+
+func (w *wire) tell(format string, args ...any) {
+	if w.process.world.telling {
+		w.process.world.tell("    %s: %s", w.process.name, fmt.Sprintf(format, args...))
+	}
 }
 
 // connect finds a connection for a request: a warm one, or a new one, whose first request is slow.
@@ -215,16 +238,32 @@ type attemptToLock struct {
 	sent time.Duration
 }
 
-// soon is how long a request to the secondary is waited for at least before it is given up, whatever the mode, if the
-// caller has the time.
+// givenUp reports whether whoever made the attempt may have given it up: its time is over, or its caller's.
+func (l attemptToLock) givenUp() bool {
+	deadline, ok := l.ctx.Deadline()
+	return l.ctx.Err() != nil || ok && !time.Now().Before(deadline)
+}
+
+// soon is how long a request is waited for at least before it is given up, whatever the mode, if the caller has the time and
+// no other request was before it.
 const soon = 200 * time.Millisecond
+
+// begins notes an attempt, and returns when the first one of its call was sent.
+func (w *wire) begins(ctx context.Context, sent time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.began[ctx]; !ok {
+		w.began[ctx] = sent
+	}
+	return w.began[ctx]
+}
 
 // requireOrder sees that the requests of a claim reach the secondary in order: a release that is sent while a lock is under
 // way, and not given up, could overtake it and leave it behind.
 func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
 	now, patient := w.process.world.now(), w.process.isPatient(c.Key)
 	w.mu.Lock()
-	under := slices.ContainsFunc(w.locking[c.Token], func(l attemptToLock) bool { return l.ctx.Err() == nil && patient && now-l.sent < soon })
+	under := slices.ContainsFunc(w.locking[c.Token], func(l attemptToLock) bool { return patient && now-l.sent < soon && !l.givenUp() })
 	if op == lokitest.OpLock {
 		w.locking[c.Token] = append(w.locking[c.Token], attemptToLock{ctx, now})
 	}

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ type world struct {
 	stores   [2]*store
 	start    time.Time
 	telling  bool
+	holds    sync.WaitGroup // of those who watch minimum holds
 
 	mu        sync.Mutex // guards what follows; nothing else is called with it held
 	processes []*process // the living one of each instance
@@ -43,9 +45,12 @@ type world struct {
 	crashes   int
 	runs      []*run
 	attempts  []*attempt
+	success   map[string]bool  // occurrences whose fn has returned nil
 	ended     map[string]ended // claims whose call has returned
+	held      time.Duration    // until when somebody holds for a minimum hold
 	reached   []span           // when every instance reached the secondary
 	reaching  time.Duration    // since when every instance does, negative while one does not
+	forgot    [2]time.Duration // when a store forgot something last
 	calms     []span           // when every instance reached every store, and none of them forgot anything
 	calm      time.Duration    // since when that is so; never is while it is not
 }
@@ -55,10 +60,10 @@ const (
 	never  = 1000 * time.Hour
 )
 
-// ended is a claim whose call has returned: when, and who made it.
+// ended is a claim whose call has returned: when, who made it, and until when it is held all the same.
 type ended struct {
-	at      time.Duration
-	process *process
+	at, hold time.Duration
+	process  *process
 }
 
 type span struct{ from, to time.Duration }
@@ -71,7 +76,7 @@ func Play(t *testing.T, s Schedule, telling bool) Result {
 		defer retry.Replay(s.Seed)()
 		start := time.Now()
 		w := &world{schedule: s, stores: [2]*store{newStore(start), newStore(start)}, start: start, telling: telling,
-			ended: make(map[string]ended), calm: always}
+			success: make(map[string]bool), ended: make(map[string]ended), calm: always, forgot: [2]time.Duration{always, always}}
 		if err := w.play(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -105,16 +110,29 @@ func (w *world) ran(r *run) {
 	w.runs = append(w.runs, r)
 }
 
-func (w *world) over(token string, p *process) {
+func (w *world) over(token string, p *process, hold time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended[token] = ended{w.now(), p}
+	w.ended[token] = ended{w.now(), hold, p}
+	w.held = max(w.held, hold)
 }
 
 func (w *world) returned(a *attempt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.attempts = append(w.attempts, a)
+}
+
+func (w *world) succeeds(key string, occurrence int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.success[fmt.Sprint(key, occurrence)] = true
+}
+
+func (w *world) hasSucceeded(key string, occurrence int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.success[fmt.Sprint(key, occurrence)]
 }
 
 // missed reports whether a store did not hold a claim when it was released.
@@ -151,7 +169,9 @@ func (w *world) play(ctx context.Context) error {
 	watchers.Go(func() { w.audit(watching) })
 	for _, e := range w.schedule.Events {
 		time.Sleep(e.At - w.now())
-		if err := w.happens(ctx, e); err != nil {
+		if e.What == burst {
+			w.burst(&plans, e)
+		} else if err := w.happens(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -168,6 +188,7 @@ func (w *world) play(ctx context.Context) error {
 	time.Sleep(w.settles())
 	stop()
 	watchers.Wait()
+	w.holds.Wait()
 	for i, s := range w.stores {
 		for _, key := range s.locks() {
 			if token := s.holds(ctx, key); !w.isOfCrashed(token) {
@@ -178,6 +199,21 @@ func (w *world) play(ctx context.Context) error {
 	time.Sleep(time.Minute) // the last repetition of a release may have been sent just now
 	synctest.Wait()
 	return nil
+}
+
+// burst has an instance lock one resource after the other, faster than they are released.
+func (w *world) burst(plans *sync.WaitGroup, e Event) {
+	w.tell("%v", e)
+	r := rand.New(rand.NewPCG(e.salt, 3))
+	var pause time.Duration
+	for n := range e.Leases {
+		pause += upTo(r, 4*time.Millisecond)
+		c := Call{Pause: pause, Works: upTo(r, 3*time.Second)}
+		plans.Go(func() {
+			time.Sleep(c.Pause)
+			w.process(e.Instance).perform(fmt.Sprintf("%s/burst%d", key, n), c)
+		})
+	}
 }
 
 // isOfCrashed reports whether a claim is of a process that is gone and cannot give it back.
@@ -194,13 +230,16 @@ func (w *world) happens(ctx context.Context, e Event) error {
 	switch e.What {
 	case forget:
 		w.stores[e.Store].forget()
-		w.noteCalm(false)
+		w.noteForgot(e.Store)
 	case lose:
 		w.stores[e.Store].lose(ctx)
-		w.noteCalm(false)
+		w.noteForgot(e.Store)
 	case crash:
 		old := w.process(e.Instance)
 		old.crash()
+		if traits := w.schedule.Stores[primary]; traits.Plain || traits.Forgetful {
+			w.noteCalm(false) // nobody may replace the record of one that died between two releases
+		}
 		w.mu.Lock()
 		w.crashes++
 		life := w.crashes + 1
@@ -250,6 +289,13 @@ func (w *world) noteReach() {
 	}
 }
 
+func (w *world) noteForgot(at int) {
+	w.noteCalm(false)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forgot[at] = w.now()
+}
+
 func (w *world) noteCalm(calm bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -260,4 +306,11 @@ func (w *world) noteCalm(calm bool) {
 		w.calms = append(w.calms, span{w.calm, now})
 		w.calm = never
 	}
+}
+
+// calmSince is since when there has been no fault but crashes; never if there is one.
+func (w *world) calmSince() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calm
 }

@@ -256,7 +256,7 @@ func (s *story) finish(e ending) {
 		if late := s.onTheirWay(); e == landsBeforeTheNextLook && len(late) > 0 && late[0].until.After(at) {
 			s.land(late[0])
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 	}
 	s.requireSettled()
 }

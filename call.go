@@ -22,7 +22,7 @@ type answer struct {
 	Grant
 	sent   time.Time     // before the first attempt, on the monotonic clock: what a lease is counted from
 	expiry time.Duration // for how long the claim was asked for
-	err    error         // nil, or a *HandlerError: the outcome is unknown
+	err    error         // nil, or a *HandlerError: there is no answer; see unknown
 
 	// repeated says that a second attempt was sent.
 	repeated bool
@@ -40,7 +40,7 @@ type answer struct {
 	// calledOff says that ctx ended the call: the store's silence says nothing about it.
 	calledOff bool
 
-	// cutShort says that the store failed in hardly any time: see leastPatience. It says nothing about the store either.
+	// cutShort says that the store had hardly any time to answer: see leastPatience. It says nothing about the store either.
 	cutShort bool
 
 	// records says that the call could record a claim that was not there before.

@@ -41,7 +41,7 @@ const (
 	// record: it restarted empty, or someone removed the key. Warn for the first lock, debug for others within a minute.
 	KindForgotten EventKind = "forgotten"
 
-	// KindRecordFailed is a store that did not record an occurrence that was run; it is tried again for a minute. Error.
+	// KindRecordFailed is a store that did not record an occurrence that was run; it is tried again until the record's time is over. Error.
 	KindRecordFailed EventKind = "record_failed"
 
 	// KindMirrorLate is a mirror write that had to wait for longer than a quarter of a second, because too many others were

@@ -215,8 +215,8 @@ func (ls *Lease) tick() {
 		ls.lose(ErrExpired, why)
 		return
 	case ls.renewal && ls.renewing == nil && ls.ctx.Err() == nil && !now.Before(ls.renewAt):
-		// Not called off when fn returns: the release comes after it (see awaitRenewal), and a request that was called off
-		// could be carried out after the release.
+		// It does not end with fn: the release comes after it (see awaitRenewal), and a request that was called off could be
+		// carried out after the release.
 		ctx, abort := context.WithDeadline(context.WithoutCancel(ls.base), ls.valid())
 		ls.abort, ls.renewing = abort, make(chan struct{})
 		go ls.renew(ctx)
@@ -304,7 +304,7 @@ func (ls *Lease) finish(cause error) {
 }
 
 // awaitRenewal waits until a renewal that is under way has noted its outcome: the release has to follow it. One that takes
-// longer than its turn may, a third of the expiry, is called off.
+// a third of the expiry more is called off.
 func (ls *Lease) awaitRenewal() {
 	ls.mu.Lock()
 	renewing, abort := ls.renewing, ls.abort
@@ -528,7 +528,7 @@ func (ls *Lease) stands(s *store) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	r := ls.record(s.name)
-	return r.stands && (s.name == Primary || time.Now().Before(r.validUntil))
+	return r.stands && (s.name == Primary && ls.authority == Primary || time.Now().Before(r.validUntil))
 }
 
 func (ls *Lease) sent(s *store) bool {

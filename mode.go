@@ -210,7 +210,7 @@ func (l *Locker) lockInTurn(ctx context.Context, ls *Lease, ends time.Time, limi
 type renewal struct {
 	by   Store // the store that confirmed the lease, authoritative from now on; empty if none did
 	lost error // why the lock is lost; nil if it is not
-	err  error // what a store reported; transient unless lost is set
+	err  error // what a store reported; tried again unless lost is set
 }
 
 func renewedBy(s Store) renewal        { return renewal{by: s} }

@@ -16,7 +16,7 @@ import (
 // rule decides when a request is sent and when it is repeated.
 //
 // Acquisition, renewal and the first attempt of a release that its caller waits for are sent on the goroutine that needs
-// the answer. They take the key's turn in the same queue, so that order holds across both.
+// the answer. In the secondary they take the key's turn in the same queue, so that order holds across both.
 type reconciler struct {
 	l     *Locker
 	s     *store
@@ -37,7 +37,7 @@ type refusalAt struct {
 // The classes of urgency.
 const (
 	classEnd   = iota // the first request for a lease that is over; callers of the key come after it
-	classFirst        // the first mirror write of a lease
+	classFirst        // mirror writes of a lease that has no record yet
 	classAgain        // other mirror writes, and repetitions
 	classes
 )

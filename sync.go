@@ -67,7 +67,7 @@ func (m inSync) renew(ctx context.Context, ls *Lease) renewal {
 }
 
 func (m inSync) release(ls *Lease) {
-	if !ls.sent(m.secondary) { // an acquisition that the primary refused
+	if !ls.sent(m.secondary) { // the primary refused, or the caller had gone
 		m.primary.background.releaseNow(ls)
 		return
 	}

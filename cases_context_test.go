@@ -176,7 +176,7 @@ func TestCase039_SecondaryThatHangsIsLeftBehind(t *testing.T) {
 		const (
 			statements = 16             // that acquire, and that a SQL handler has under way at once
 			most       = 4 * statements // with those that renew and release, and a second attempt of each
-			leases     = loki.MaxAbandoned + 2*loki.MirrorSlots
+			leases     = 300
 		)
 		stub, until := newStubSQL(), make(chan struct{})
 		stub.set(stub.hangs(until))

@@ -342,7 +342,7 @@ func TestFixed_BreakerFullNeverOpensForAll(t *testing.T) {
 func TestFixed_HangingNotifyPoisonsLocks(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		a, b := r.locker(alone), r.locker(alone)
-		for i := range loki.MaxAbandoned + 1 {
+		for i := range 300 {
 			_, err := a.Acquire(t.Context(), time.Minute, loki.WithResource(fmt.Sprint(i)))
 			require.NoError(t, err)
 		}
@@ -350,7 +350,7 @@ func TestFixed_HangingNotifyPoisonsLocks(t *testing.T) {
 		r.primary.faults.Set(lokitest.OpNotify, lokitest.Fault{Before: lokitest.Pause{Until: never, IgnoreCtx: true}})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		for i := range loki.MaxAbandoned + 1 {
+		for i := range 300 {
 			wg.Go(func() {
 				_ = b.ExecuteWithinLock(ctx, time.Minute, func(context.Context) error { return nil }, loki.WithResource(fmt.Sprint(i)), loki.WithWait(time.Hour))
 			})

@@ -136,9 +136,10 @@ func TestQueue_WorkThatHangsGivesItsSlotBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner(t, 2, 4)
 		for i := range 10 {
-			key := fmt.Sprint("hangs", i)
-			o.takes[key] = time.Minute
-			o.add(key, urgent)
+			o.takes[fmt.Sprint("hangs", i)] = time.Minute
+		}
+		for i := range 10 {
+			o.add(fmt.Sprint("hangs", i), urgent)
 		}
 		o.add("well", urgent)
 		time.Sleep(10 * time.Minute)
@@ -148,9 +149,10 @@ func TestQueue_WorkThatHangsGivesItsSlotBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner(t, 2, 100)
 		for i := range 10 {
-			key := fmt.Sprint("hangs", i)
-			o.takes[key] = time.Hour
-			o.add(key, ordinary)
+			o.takes[fmt.Sprint("hangs", i)] = time.Hour
+		}
+		for i := range 10 {
+			o.add(fmt.Sprint("hangs", i), ordinary)
 		}
 		o.add("well", urgent)
 		time.Sleep(60 * time.Millisecond)

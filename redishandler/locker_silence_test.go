@@ -58,7 +58,7 @@ func TestAJobBehindANATThatForgetsRunsEachTime(t *testing.T) {
 				}, append(setup.options, loki.WithOutcome(&out))...)
 				require.NoError(t, err, i)
 				require.True(t, out.Ran)
-				require.Equal(t, "primary", out.Store)
+				require.Equal(t, loki.Primary, out.Store)
 			}
 		})
 	}

@@ -19,7 +19,7 @@ const (
 	won                       // a majority granted, renewed or released, or a majority holds for one token
 	lost                      // a majority holds for one and the same other token, or it can no longer hold for ours
 	vague                     // the former, but until when depends on votes to come
-	split                     // a majority answered, and no claim has a majority
+	split                     // a majority answered, and none of the claims it is for has a majority
 	unknown                   // those who answered are too few
 	mistaken                  // so many refused that the others could not decide
 )
@@ -54,29 +54,12 @@ func (b *ballot) rival() (token string, most int) {
 	return token, most
 }
 
-// contends is for how long after its first vote a claim may still be asking for others. One that has a vote for longer, and
-// no majority, belongs to a process that has died or to a holder that has lost the others.
-const contends = 2 * time.Second
-
-// leads reports whether the claim with this token has the most votes of all that contend, and the smallest token of those
-// with as many. Rivals who have seen the same votes agree about it.
+// leads reports whether the claim with this token has the most votes of all, and the smaller token if another has as many.
+// Rivals who have seen the same votes are at one about it.
 func (b *ballot) leads(token string) bool {
 	granted := b.count(VerdictGranted)
-	rivals := make(map[string]int)
-	for _, vote := range b.votes {
-		if vote.Verdict != VerdictHeld {
-			continue
-		}
-		now := vote.HeldBy.Until.Add(-vote.HeldBy.Left) // by the clock of the server
-		if now.Sub(vote.HeldBy.Since) > contends {
-			continue
-		}
-		rivals[vote.token]++
-		if n := rivals[vote.token]; n > granted || n == granted && vote.token < token {
-			return false
-		}
-	}
-	return true
+	rival, most := b.rival()
+	return granted > most || granted == most && token < rival
 }
 
 // undone is what a ballot says that neither decides nor still can. It waits for every vote all the same: whoever reads the
@@ -96,9 +79,6 @@ func (b *ballot) undone() decision {
 // A server that refused is not a "no" by itself: three rivals on three servers are refused twice each, and if that
 // were busy nobody would have the lock and everybody would have been told that somebody has. Nor is a majority that
 // refused for several tokens.
-//
-// Votes that are split are all waited for. A claim that ranked itself by some of its votes, while its rivals saw all of them,
-// would give up in favor of one that gives up in its favor.
 func (b *ballot) ofLock() decision {
 	granted, missing := b.count(VerdictGranted), b.count("")
 	_, rival := b.rival()
@@ -111,7 +91,7 @@ func (b *ballot) ofLock() decision {
 		return lost
 	case missing > 0 && max(granted, rival)+missing >= b.majority():
 		return undecided
-	case missing == 0 && granted+b.count(VerdictHeld) >= b.majority():
+	case granted+b.count(VerdictHeld) >= b.majority():
 		return split
 	}
 	return b.undone()

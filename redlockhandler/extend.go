@@ -8,9 +8,8 @@ import (
 	"github.com/lokilock/loki/internal/redisstore"
 )
 
-// Extend restarts the expiry of the claim on every server where its token holds the key. The claim holds if that is a majority
-// of them; with fewer left it is over, whoever has the others, and is not acquired anew. What a minority still holds then is
-// for Release.
+// Extend implements [loki.Extender]. The claim holds if a majority of the servers held and renewed it; with fewer left it
+// is over, whoever has the others, and is not taken anew. What a minority still holds then is for Release.
 //
 // When a majority renewed it, servers that do not hold it get it again, for the same token, if nobody else holds there:
 // one that restarted empty, or was down when the lock was taken. Otherwise a claim would live as long as its last server
@@ -28,11 +27,11 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (held bool, err erro
 		case d == lost:
 			return false, nil
 		case d != won:
-			return false, b.failure(loki.OpExtend, c.Key, d)
+			return false, b.failure("extend", c.Key, d)
 		case time.Since(asked) < c.Expiry || c.Expiry < loki.MinExpiry:
 			return true, nil
 		case n == maxLateRenewals: // the first vote may have been over when the last one came
-			return false, b.failure(loki.OpExtend, c.Key, unknown)
+			return false, b.failure("extend", c.Key, unknown)
 		}
 	}
 }
@@ -71,6 +70,6 @@ func (h *Handler) healing(r *round, c loki.Claim, asked time.Time) func(context.
 		ctx, cancel := context.WithTimeout(ctx, r.patience)
 		defer cancel()
 		s := h.servers[req.index]
-		l.noteOf(s.call(ctx, s.repeats, func(ctx context.Context, repeated bool) Vote { return s.vote(ctx, again(c, repeated)) }))
+		l.noteOf(s.call(ctx, func(ctx context.Context, repeated bool) Vote { return s.vote(ctx, again(c, repeated)) }))
 	}
 }

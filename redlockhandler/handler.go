@@ -50,15 +50,14 @@ func New[C Client](clients []C, opts ...Option) *Handler {
 		return h
 	}
 	for i, client := range all {
-		h.servers = append(h.servers, newServer(serverName(i, client), client, settings.Settings, max(leastReleaseTimeout, h.timeout)))
+		h.servers = append(h.servers, newServer(serverName(i, client), client, settings.Settings))
 	}
 	return h
 }
 
-// Release deletes the claim's key on every server where its token still holds it, and wakes those who wait, unless the claim
-// is [loki.Claim.Quiet]. It returns when a majority of the servers does not hold the claim: then it is over, and the key free.
-// Servers that do not answer are asked again, after the return, until the claim would have expired there, for half a minute
-// at most.
+// Release implements [loki.LockHandler]. It returns when a majority of the servers does not hold the claim: then it is
+// over, and the key free. The others are asked as well, and those that do not answer are asked again, after the return,
+// until the claim would have expired there, for half a minute at most.
 //
 // A server on which a lock or a renewal of the claim is still on its way is asked when that has returned.
 func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
@@ -66,15 +65,17 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 	return err
 }
 
-// ReleaseHeld is [Handler.Release], and reports whether the claim held until then. It did not if a majority of the servers is
-// sure that it had nothing to release.
+// ReleaseHeld implements [loki.Releaser]. The claim did not hold if a majority of the servers is sure that it had nothing
+// to release.
 func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
 	if err := h.check(ctx, redisstore.CheckClaim(c)); err != nil {
 		return false, err
 	}
 	r := h.newRound(h.patience(anyExpiry))
 	for i, s := range h.servers {
-		step := func(l *lane) { r.vote(i, s.release(context.WithoutCancel(ctx), l, c)) }
+		step := func(l *lane) {
+			s.letGo(context.WithoutCancel(ctx), l, c, redisstore.AnyFence, func(v Vote) { r.vote(i, v) })
+		}
 		if !s.submit(idOf(c), maxLateReleases, step) {
 			r.vote(i, Vote{Verdict: VerdictUnreachable, Err: errNotAsked})
 		}
@@ -90,11 +91,11 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err
 	case d == won:
 		return held, nil
 	}
-	return false, b.failure(loki.OpRelease, c.Key, d)
+	return false, b.failure("release", c.Key, d)
 }
 
-// Inspect returns who holds the key, the key of a claim, if a majority of the servers says so of one token. It returns false
-// if no token can have a majority. The times are those of one of these servers. Replicas may answer.
+// Inspect implements [loki.Inspector]. Somebody holds the key if a majority of the servers says so of one token; nobody
+// does if no token can have a majority. The times are those of one of these servers. Replicas may answer.
 func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
 	if err := h.check(ctx, redisstore.CheckKey(key)); err != nil {
 		return loki.Holder{}, false, err
@@ -110,10 +111,10 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 	case d == lost:
 		return loki.Holder{}, false, nil
 	}
-	return loki.Holder{}, false, b.failure(loki.OpInspect, key, d)
+	return loki.Holder{}, false, b.failure("inspect", key, d)
 }
 
-// Validate returns every mistake that was made in calling [New], and sends nothing.
+// Validate implements [loki.Validator]. It returns every mistake that was made in calling [New], and sends nothing.
 func (h *Handler) Validate() error {
 	if h == nil || h.servers == nil && h.mistake == nil {
 		return errors.New("redlockhandler: this Handler was not made by New")

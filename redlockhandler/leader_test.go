@@ -27,33 +27,6 @@ func TestLeaderOfASplitVoteKeepsItsVotes(t *testing.T) {
 	q.release(c)
 }
 
-// Of five servers four answer: with their votes alone three rivals have as many as the claim, and smaller tokens. With the
-// fifth it leads, and the rivals, who have seen that, give up.
-func TestLeaderOfASplitVoteIsFoundByAllVotes(t *testing.T) {
-	q := newQuorum(t, 5)
-	for _, f := range q.at[1:4] {
-		f.mustHold(claim("k", time.Minute))
-	}
-	q.gates[4].holdAfter()
-	recorder := q.at[0].server.Record(t)
-	go func() {
-		for _, g := range q.gates[:4] {
-			for n := 0; n < 1; _, n = g.counts() {
-				time.Sleep(time.Millisecond)
-			}
-		}
-		time.Sleep(20 * time.Millisecond) // for a wrong answer to be given; the right one waits for the gate
-		for _, f := range q.at[1:4] {
-			f.do("DEL", "loki:{k}", "loki:{k}:fence")
-		}
-		q.gates[4].open()
-	}()
-	q.mustHold(claim("k", time.Minute))
-	for _, command := range recorder.Scripted(t) {
-		require.NotEqual(t, "del", command.Name(), "the leader gave a vote back")
-	}
-}
-
 // Two votes say who holds, and three say until when.
 func TestInspectWaitsForTheVoteThatTellsTheEnd(t *testing.T) {
 	q := newQuorum(t, 3)

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/internal/redisstore"
 	"github.com/lokilock/loki/internal/retry"
 )
@@ -18,8 +17,9 @@ const (
 	relistenPause = time.Second
 )
 
-// Notify listens to every server for releases of the key, until ctx ends. Each message of any of them wakes: a release
-// arrives once for each server that had the claim, so that who asks too early, when only some have deleted it, is woken again.
+// Notify implements [loki.Notifier]: it listens to every server, and each message of any of them is told. A release
+// arrives once for each server that had the claim, so that who asks too early, when only some have let it go, is told
+// again.
 //
 // It returns when a majority listens: that has a server in common with any majority that a claim can have. A server that
 // cannot be listened to yet is tried again, and when it can be a value is sent, to be safe. With clients of which too few
@@ -46,7 +46,7 @@ func (h *Handler) Notify(ctx context.Context, key string) (<-chan struct{}, erro
 	}
 	stop()
 	if err == nil {
-		err = b.failure(loki.OpNotify, key, d)
+		err = b.failure("notify", key, d)
 	}
 	return nil, err
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 )
 
 var (
 	errNotAsked = errors.New("not asked: earlier calls have not returned")
-	errSilent   = errors.New("not asked: it does not answer the calls before this one")
 	errNoTurn   = errors.New("not asked in time: an earlier request for the claim has not returned")
 
 	errNotAwaited = errors.New("not waited for: without its vote there was no majority any more")
@@ -28,7 +26,6 @@ const (
 type round struct {
 	handler  *Handler
 	patience time.Duration
-	voting   bool // the question is for a vote, of which a server that does not answer gets few
 	requests []*request
 	votes    chan numbered // room for all: nobody waits for a reader
 
@@ -44,18 +41,12 @@ type numbered struct {
 	index int
 }
 
-const (
-	notYet int32 = iota
-	sent         // the server may have got the question
-	never        // the round was given up before
-)
-
-// request is the question to one server. Its vote is for the steps of the claim's lane there, which come one after
+// request is the question to one server. Its fields are for the steps of the claim's lane there, which come one after
 // the other.
 type request struct {
 	index int
-	state atomic.Int32 // notYet, sent or never
-	vote  Vote         // what came of it
+	sent  bool // the server may have got it
+	vote  Vote // what came of it
 }
 
 func (h *Handler) newRound(patience time.Duration) *round {
@@ -83,7 +74,13 @@ func (r *round) ask(ctx context.Context, id claimID, do func(ctx context.Context
 		step := func(l *lane) {
 			timed, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			req.vote = r.put(timed, l, id, req, do)
+			if timed.Err() != nil {
+				req.vote = Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
+			} else {
+				req.sent = true
+				req.vote = s.call(timed, func(ctx context.Context, repeated bool) Vote { return do(ctx, s, repeated) })
+				l.noteOf(req.vote)
+			}
 			r.vote(i, req.vote)
 			if then != nil {
 				then(ctx, l, req)
@@ -164,35 +161,4 @@ func (r *round) silentPatience(b *ballot) time.Duration {
 func (r *round) settle(d decision) {
 	r.outcome = d
 	close(r.settled)
-}
-
-// put puts the question to one server.
-func (r *round) put(ctx context.Context, l *lane, id claimID, req *request, do func(context.Context, *server, bool) Vote) Vote {
-	s := r.handler.servers[req.index]
-	if ctx.Err() != nil || !s.settled(ctx, id) {
-		return Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
-	}
-	if r.voting {
-		leave, ok := s.voting.enter(ctx, s)
-		if !ok {
-			return Vote{Verdict: VerdictUnreachable, Err: errSilent}
-		}
-		defer leave()
-	}
-	if !req.state.CompareAndSwap(notYet, sent) {
-		return Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
-	}
-	v := s.call(ctx, s.repeats, func(ctx context.Context, repeated bool) Vote { return do(ctx, s, repeated) })
-	l.noteOf(v)
-	return v
-}
-
-// notSent reports whether no server was sent the question, nor will be.
-func (r *round) notSent() bool {
-	for _, req := range r.requests {
-		if !req.state.CompareAndSwap(notYet, never) && req.state.Load() == sent {
-			return false
-		}
-	}
-	return true
 }

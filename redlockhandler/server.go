@@ -20,12 +20,6 @@ const (
 	// maxLateReleases is the same for a release. It is higher, for what locks have left behind.
 	maxLateReleases = 4 * maxLateCalls
 
-	// maxAskedInSilence is how many votes, and how many releases, a server is asked for at once while it does not answer.
-	// They find out when it does; the others wait. More of them would only be more to roll back: after an outage of a second, with forty
-	// callers, servers had so many releases to answer that the votes between them came too late, and left releases behind
-	// in their turn.
-	maxAskedInSilence = 4
-
 	// maxQueued is how many requests of one claim may stand behind one that has not returned.
 	maxQueued = 32
 )
@@ -37,48 +31,17 @@ type server struct {
 	repeats bool // a request that is not answered can be repeated over a new connection
 	lokiNet bool // grants have no fences
 
-	releaseTimeout time.Duration // bounds one attempt at a release
+	late    atomic.Int64 // see maxLateCalls
+	silent  atomic.Bool  // the last that is known of the server is that it did not answer, or not in time
+	tidying atomic.Int64 // see maxTidying
 
-	late   atomic.Int64 // see maxLateCalls
-	silent atomic.Bool  // the last that is known of the server is that it did not answer, or not in time
-
-	voting, releasing throttle
-
-	mu        sync.Mutex // guards everything below; nothing is called with it held
-	lanes     map[claimID]*lane
-	leftovers map[claimID]*leftover
-	tidying   bool // a goroutine releases the leftovers
+	mu    sync.Mutex // guards the lanes; nothing is called with it held
+	lanes map[claimID]*lane
 }
 
-func newServer(name string, client Client, settings redisstore.Settings, releaseTimeout time.Duration) *server {
+func newServer(name string, client Client, settings redisstore.Settings) *server {
 	store := redisstore.New(client, settings)
-	return &server{
-		name: name, store: store, repeats: store.Repeats(), lokiNet: settings.LokiNetKeys, releaseTimeout: releaseTimeout,
-		lanes: make(map[claimID]*lane), leftovers: make(map[claimID]*leftover),
-		voting: make(throttle, maxAskedInSilence), releasing: make(throttle, maxAskedInSilence),
-	}
-}
-
-// throttle is a place for each request of one kind that a server gets while it does not answer.
-type throttle chan struct{}
-
-// enter waits for a place if the server does not answer. It reports false if ctx ended first; then nothing may be sent. leave
-// is to be called when the request has been answered or given up; the end of ctx does so, too.
-func (t throttle) enter(ctx context.Context, s *server) (leave func(), ok bool) {
-	if !s.silent.Load() {
-		return func() {}, true
-	}
-	select {
-	case t <- struct{}{}:
-	case <-ctx.Done():
-		return nil, false
-	}
-	free := sync.OnceFunc(func() { <-t })
-	stop := context.AfterFunc(ctx, free)
-	return func() {
-		stop()
-		free()
-	}, true
+	return &server{name: name, store: store, repeats: store.Repeats(), lokiNet: settings.LokiNetKeys, lanes: make(map[claimID]*lane)}
 }
 
 // claimID names an acquisition.
@@ -91,6 +54,7 @@ func idOf(c loki.Claim) claimID { return claimID{c.Key, c.Token} }
 // and is one goroutine.
 type lane struct {
 	queue []func(*lane)
+	more  chan struct{} // has a value when something was queued
 
 	// doubt says that a request was sent and not answered. It may reach the server still, and later than what was
 	// sent after it. It is for the lane's own goroutine.
@@ -122,11 +86,15 @@ func (s *server) submit(id claimID, limit int, step func(*lane)) bool {
 	case busy && len(l.queue) >= maxQueued, !busy && (s.late.Load() >= int64(limit) || s.silent.Load() && len(s.lanes) >= limit):
 		return false
 	case !busy:
-		l = &lane{doubt: s.leftovers[id] != nil}
+		l = &lane{more: make(chan struct{}, 1)}
 		s.lanes[id] = l
 		go s.serve(id, l)
 	}
 	l.queue = append(l.queue, step)
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
 	return true
 }
 
@@ -146,17 +114,36 @@ func (s *server) serve(id claimID, l *lane) {
 	}
 }
 
+// rest waits for d, or until something else is to be done in the lane; false means the latter.
+func (s *server) rest(l *lane, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		waited := len(l.queue) > 0
+		s.mu.Unlock()
+		if waited {
+			return false
+		}
+		select {
+		case <-l.more: // perhaps of a step that has been taken since
+		case <-timer.C:
+			return true
+		}
+	}
+}
+
 // repeatShare is the part of the time of a request after which it is repeated, see [loki.Claim.Repeated].
 const repeatShare = 3
 
-// call does one request to the server, and with repeats does it again if there is no answer. ctx has a deadline and ends by nothing else; a
+// call does one request to the server, and repeats it if there is no answer. ctx has a deadline and ends by nothing else; a
 // call that outlives it is counted.
-func (s *server) call(ctx context.Context, repeats bool, do func(ctx context.Context, repeated bool) Vote) Vote {
+func (s *server) call(ctx context.Context, do func(ctx context.Context, repeated bool) Vote) Vote {
 	inTime := context.AfterFunc(ctx, func() {
 		s.late.Add(1)
 		s.silent.Store(true)
 	})
-	v := s.attempt(ctx, repeats, do)
+	v := s.attempt(ctx, do)
 	if !inTime() {
 		s.late.Add(-1)
 	}
@@ -166,8 +153,8 @@ func (s *server) call(ctx context.Context, repeats bool, do func(ctx context.Con
 
 // attempt returns the first answer. A vote that came while another request was on its way is marked: that one may be
 // carried out yet.
-func (s *server) attempt(ctx context.Context, repeats bool, do func(ctx context.Context, repeated bool) Vote) Vote {
-	if !repeats {
+func (s *server) attempt(ctx context.Context, do func(ctx context.Context, repeated bool) Vote) Vote {
+	if !s.repeats {
 		return do(ctx, false)
 	}
 	votes := make(chan Vote, 2)

@@ -2,6 +2,7 @@ package redlockhandler_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ const (
 	mistake     = redlockhandler.VerdictPermanentError
 )
 
-// Each contender comes first at a server of its own, and each is refused by two: one of them goes on.
+// Each contender comes first at a server of his own, and each is refused by two: if that were busy, all would skip.
 func TestHandlerOfThreeServersAndThreeContenders(t *testing.T) {
 	q := newQuorum(t, 3)
 	claims := []loki.Claim{claim("k", time.Minute), claim("k", time.Minute), claim("k", time.Minute)}
@@ -63,59 +64,40 @@ func TestHandlerOfThreeServersAndThreeContenders(t *testing.T) {
 	q.nowhere()
 }
 
-// forgotten records a claim that has been there for long, as of a process that died.
-func (f *fixture) forgotten(c loki.Claim) {
-	f.t.Helper()
-	f.do("SET", "loki:{"+c.Key+"}", c.Token+" 5 1000 "+c.Holder, "PX", c.Expiry.Milliseconds())
-}
-
-func TestVotesAreCastAgainWhileTheyAreSplit(t *testing.T) {
+func TestIsAskedAgainWhenVotesAreSplit(t *testing.T) {
 	q := newQuorum(t, 3)
 	for _, f := range q.at {
-		f.forgotten(claim("k", time.Minute))
+		f.mustHold(claim("k", 200*time.Millisecond))
 	}
-	go func() {
-		for n := 0; n < 2; n, _ = q.gates[0].counts() {
-			time.Sleep(time.Millisecond)
-		}
-		for _, f := range q.at { // they expire only now
-			f.do("DEL", "loki:{k}")
-		}
-	}()
-	q.mustHold(claim("k", time.Minute))
+	c := claim("k", time.Minute)
+	q.mustHold(c)
+	entered, _ := q.gates[0].counts()
+	require.Greater(t, entered, 1)
 }
 
-// A claim that gives up leaves the servers to the rivals that rank above it.
-func TestASplitVoteIsBusyWithoutAHolder(t *testing.T) {
+func TestThatStaysSplitIsUnavailable(t *testing.T) {
 	servers := newQuorum(t, 5)
 	for name, tt := range map[string]struct {
-		holders   []int // of each server, 0 for none
-		forgotten bool
-		rounds    int
+		holders []int // of each server, 0 for none
+		want    []redlockhandler.Verdict
 	}{
-		"three rivals":                   {[]int{1, 2, 3}, false, 3},
-		"two rivals and a free server":   {[]int{1, 2, 0}, false, 3},
-		"five servers":                   {[]int{1, 1, 2, 2, 0}, false, 3},
-		"records of processes that died": {[]int{1, 2, 0}, true, 12},
+		"three holders":                 {[]int{1, 2, 3}, []redlockhandler.Verdict{held, held, held}},
+		"two holders and a free server": {[]int{1, 2, 0}, []redlockhandler.Verdict{held, held, granted}},
+		"five servers":                  {[]int{1, 1, 2, 2, 0}, []redlockhandler.Verdict{held, held, held, held, granted}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := servers.first(t, len(tt.holders))
 			holders := []loki.Claim{{}, claim("k", time.Minute), claim("k", time.Minute), claim("k", time.Minute)}
 			for i, holder := range tt.holders {
-				switch {
-				case holder > 0 && tt.forgotten:
-					q.at[i].forgotten(holders[holder])
-				case holder > 0:
+				if holder > 0 {
 					q.at[i].mustHold(holders[holder])
 				}
 			}
-			require.Equal(t, loki.Grant{}, q.grant(claim("k", time.Minute)))
+			_, err := q.handler.Lock(q.context(), claim("k", time.Minute))
+			requireUnavailable(t, err, fmt.Sprintf("held by another (%q)", holders[1].Holder))
+			require.Equal(t, tt.want, votes(t, err))
 			entered, _ := q.gates[0].counts()
-			if tt.forgotten {
-				require.GreaterOrEqual(t, entered, tt.rounds, "and a release, since votes of earlier rounds were kept")
-			} else {
-				require.Equal(t, tt.rounds, entered)
-			}
+			require.Equal(t, 12, entered, "rounds")
 			for i, holder := range tt.holders {
 				if holder == 0 {
 					q.at[i].eventuallyEmpty()
@@ -125,62 +107,37 @@ func TestASplitVoteIsBusyWithoutAHolder(t *testing.T) {
 	}
 }
 
-// The rivals have more votes, and have given up: what they have came late, and is being rolled back.
-func TestAClaimThatDoesNotLeadAsksAgain(t *testing.T) {
-	q := newQuorum(t, 3)
-	for _, f := range q.at[1:] {
-		f.mustHold(claim("k", time.Minute))
-	}
-	q.gates[2].holdAfter()
-	go func() {
-		for n := 0; n < 1; _, n = q.gates[0].counts() {
-			time.Sleep(time.Millisecond)
-		}
-		q.gates[0].holdBefore()
-		q.gates[2].open() // the votes are split
-		for n := 0; n < 2; n, _ = q.gates[0].counts() {
-			time.Sleep(time.Millisecond)
-		}
-		for _, f := range q.at[1:] {
-			f.do("DEL", "loki:{k}", "loki:{k}:fence")
-		}
-		q.gates[0].open() // for the vote to be given back
-	}()
-	q.mustHold(claim("k", time.Minute))
-}
-
 // The error of a context that ended says less than what is known.
-func TestASplitVoteIsReportedBeforeTheContextEnds(t *testing.T) {
+func TestThatStaysSplitSaysSoBeforeItsContextEnds(t *testing.T) {
 	q := newQuorum(t, 3)
 	for _, f := range q.at {
-		f.forgotten(claim("k", time.Minute))
+		f.mustHold(claim("k", time.Minute))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	held, err := q.handler.Lock(ctx, claim("k", time.Minute))
-	require.NoError(t, err)
-	require.False(t, held)
-	require.NoError(t, ctx.Err())
+	_, err := q.handler.Lock(ctx, claim("k", time.Minute))
+	requireUnavailable(t, err, "held by another")
+	require.Equal(t, []redlockhandler.Verdict{held, held, held}, votes(t, err))
 }
 
-func TestAHolderIsNamedIfAMajorityHasOneToken(t *testing.T) {
+func TestIsBusyOnlyForOneToken(t *testing.T) {
 	servers := newQuorum(t, 5)
 	for name, tt := range map[string]struct {
 		holders []int // of each server, 0 for none
 		down    int   // of them, from the end
-		holder  int   // who is named; 0 for nobody
+		busy    bool
 		want    []redlockhandler.Verdict
 	}{
-		"a majority":                     {[]int{1, 1, 0}, 0, 1, nil},
-		"a majority, and another holder": {[]int{1, 2, 1}, 0, 1, nil},
-		"a majority of five":             {[]int{1, 2, 1, 0, 1}, 0, 1, nil},
-		"a majority, and a server down":  {[]int{1, 1, 0}, 1, 1, nil},
-		"a minority, and servers down":   {[]int{1, 0, 0}, 2, 0, []redlockhandler.Verdict{held, unreachable, unreachable}},
-		"nobody, and servers down":       {[]int{0, 0, 0}, 2, 0, []redlockhandler.Verdict{granted, unreachable, unreachable}},
-		"what could be ours":             {[]int{1, 0, 0}, 1, 0, nil},
-		"what could be ours, of five":    {[]int{1, 1, 0, 0, 0}, 1, 0, nil},
-		"what could be the other's":      {[]int{1, 1, 2, 2, 0}, 1, 0, nil},
-		"two tokens":                     {[]int{1, 2, 0}, 1, 0, nil},
+		"a majority":                      {[]int{1, 1, 0}, 0, true, nil},
+		"a majority, and another holder":  {[]int{1, 2, 1}, 0, true, nil},
+		"a majority of five":              {[]int{1, 2, 1, 0, 1}, 0, true, nil},
+		"a majority, and a server down":   {[]int{1, 1, 0}, 1, true, nil},
+		"a minority, and servers down":    {[]int{1, 0, 0}, 2, false, []redlockhandler.Verdict{held, unreachable, unreachable}},
+		"nobody, and servers down":        {[]int{0, 0, 0}, 2, false, []redlockhandler.Verdict{granted, unreachable, unreachable}},
+		"what could be ours":              {[]int{1, 0, 0}, 1, false, []redlockhandler.Verdict{held, granted, unreachable}},
+		"what could be ours, of five":     {[]int{1, 1, 0, 0, 0}, 1, false, []redlockhandler.Verdict{held, held, granted, granted, unreachable}},
+		"what could be the other's":       {[]int{1, 1, 2, 2, 0}, 1, false, []redlockhandler.Verdict{held, held, held, held, unreachable}},
+		"two tokens, which are no answer": {[]int{1, 2, 0}, 1, false, []redlockhandler.Verdict{held, held, unreachable}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := servers.first(t, len(tt.holders))
@@ -196,9 +153,9 @@ func TestAHolderIsNamedIfAMajorityHasOneToken(t *testing.T) {
 			}
 			g, err := q.handler.Grant(q.context(), claim("k", time.Minute))
 			require.False(t, g.Held)
-			if tt.want == nil {
+			if tt.busy {
 				require.NoError(t, err)
-				require.Equal(t, holders[tt.holder].Holder, g.HeldBy.ID)
+				require.Equal(t, holders[1].Holder, g.HeldBy.ID)
 			} else {
 				requireUnavailable(t, err, "no majority for the lock of \"k\"")
 				require.Equal(t, tt.want, votes(t, err))

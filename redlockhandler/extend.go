@@ -15,6 +15,8 @@ import (
 // one that restarted empty, or was down when the lock was taken. Otherwise a claim would live as long as its last server
 // and not as long as its majority. That does not count for this answer, and is done after it.
 func (h *Handler) Extend(ctx context.Context, c loki.Claim) (held bool, err error) {
+	ctx, cancel := untilDeadline(ctx)
+	defer cancel()
 	if err := h.check(ctx, redisstore.CheckLasting(c)); err != nil {
 		return false, err
 	}

@@ -68,6 +68,8 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 // ReleaseHeld implements [loki.Releaser]. The claim did not hold if a majority of the servers is sure that it had nothing
 // to release.
 func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
+	ctx, cancel := untilDeadline(ctx)
+	defer cancel()
 	if err := h.check(ctx, redisstore.CheckClaim(c)); err != nil {
 		return false, err
 	}

@@ -29,6 +29,16 @@ func (h *Handler) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 	return grant.Held, err
 }
 
+// untilDeadline returns a context that ends at ctx's deadline. A call of the Locker may go on for a while after that, so that a
+// connection stays usable; here that is worth nothing, and votes that are counted, or given back, after the Locker has gone on
+// would be those of a lease that has been renewed, or given up, meanwhile.
+func untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(ctx, deadline)
+	}
+	return context.WithCancel(ctx)
+}
+
 // Grant implements [loki.Granter], without fences: [loki.Grant.Fence] is zero.
 //
 // The claim holds with a majority of the servers. It is refused if a majority holds for one and the same other token.
@@ -47,6 +57,8 @@ func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	if err := h.check(ctx, redisstore.CheckLasting(c)); err != nil {
 		return loki.Grant{}, err
 	}
+	ctx, cancel := untilDeadline(ctx)
+	defer cancel()
 	h.mu.Lock()
 	g := h.granting[idOf(c)]
 	if g == nil {

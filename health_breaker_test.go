@@ -24,7 +24,7 @@ func TestBreaker_ADeadPrimaryMakesOnlyTheFirstCallSlow(t *testing.T) {
 		}
 		asked, probes := 0, 0
 		for _, call := range r.primary.firstAttempts(lokitest.OpLock) {
-			if strings.HasSuffix(call.Claim.Key, loki.ProbeSuffix) {
+			if strings.Contains(call.Claim.Key, loki.ProbeSuffix) {
 				probes++
 			} else {
 				asked++

@@ -57,13 +57,14 @@ type store struct {
 	close   func()
 
 	background *reconciler
+	probeName  string // tells this Locker's probes from others'
 }
 
 func newStore(name Store, h LockHandler, timeout time.Duration, events *events) *store {
 	if h == nil {
 		return nil
 	}
-	s := &store{name: name, timeout: timeout, events: events, handler: h}
+	s := &store{name: name, timeout: timeout, events: events, handler: h, probeName: newToken()[:8]}
 	s.health = newHealth(s)
 	s.closing = make(chan struct{})
 	s.close = sync.OnceFunc(func() { close(s.closing) })
@@ -147,7 +148,7 @@ func (s *store) inspect(ctx context.Context, key string, limit time.Duration) an
 // releases and refuses grants.
 func (s *store) probe(ctx context.Context, key string) {
 	s.call(ctx, opProbe, Claim{Key: key}, time.Time{}, s.timeout, func(ctx context.Context, _ Claim) (Grant, error) {
-		c := Claim{Key: probeKey(key), Token: newToken(), Expiry: probeExpiry, Quiet: true}
+		c := Claim{Key: s.probeKey(key), Token: newToken(), Expiry: probeExpiry, Quiet: true}
 		held, err := s.handler.Lock(ctx, c)
 		if held {
 			err = s.handler.Release(ctx, c)
@@ -157,19 +158,21 @@ func (s *store) probe(ctx context.Context, key string) {
 }
 
 const (
-	// probeSuffix is what follows the key of a lock in that of its probe. No lock, and no completion record, ends in it,
-	// since "@" is encoded within the parts of a key.
-	probeSuffix = "@@probe"
+	// probeSuffix is what follows the key of a lock in that of its probe, before the name of the Locker: Lockers that probe
+	// at the same time must not contend, which splits the votes of a quorum. No lock, and no completion record, has such a
+	// key, since "@" is encoded within the parts of a key.
+	probeSuffix = "@@probe-"
 
 	// probeExpiry is how long a probe stays in a store whose connection breaks before it is released.
 	probeExpiry = time.Second
 )
 
-func probeKey(key string) string {
-	if len(key)+len(probeSuffix) > MaxKeyLength {
-		return probeSuffix
+func (s *store) probeKey(key string) string {
+	suffix := probeSuffix + s.probeName
+	if len(key)+len(suffix) > MaxKeyLength {
+		return suffix
 	}
-	return key + probeSuffix
+	return key + suffix
 }
 
 // subscribe has the notifier listen to key until the subscription is stopped, and takes no longer than limit to begin.

@@ -53,6 +53,7 @@ type health struct {
 	proof     time.Time           // when the latest of the calls that were answered was sent
 	last      string              // the latest key that the breaker sent elsewhere: what is probed for every key
 	err       error               // the handler's latest failure
+	asked     time.Time           // when an acquisition failed last
 	since     time.Time           // when the first of the calls that failed was sent
 	calls     int                 // acquisitions and renewals that failed since then, or that the breaker kept from the store
 	back      time.Time           // when the last failing key was answered, zero before
@@ -121,6 +122,9 @@ func (h *health) failed(ctx context.Context, op Op, key string, a answer) {
 	}
 	if op == OpLock || op == OpExtend { // not the release that follows a failure, nor a probe
 		h.calls++
+	}
+	if op == OpLock {
+		h.asked = now
 	}
 	err := handlersOwn(a.err)
 	h.err, h.back = err, time.Time{}
@@ -302,8 +306,12 @@ func (h *health) probe(ctx context.Context, key string, f *failure) {
 	if key == everyKey {
 		about = h.last
 	}
+	// Without another store every acquisition asks this one: as long as callers do, a probe would only compete with them.
+	needed := h.other != nil || time.Since(h.asked) >= breakerMaxPause
 	h.mu.Unlock()
-	h.store.probe(ctx, about)
+	if needed {
+		h.store.probe(ctx, about)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.failing[key] == f && !h.ended {

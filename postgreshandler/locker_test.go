@@ -19,7 +19,7 @@ import (
 func instance(t *testing.T, primary, secondary loki.LockHandler, change ...func(*loki.Builder)) *loki.Locker {
 	t.Helper()
 	b := loki.NewBuilder().SetServiceKey("job").SetPrimaryLockHandler(primary).
-		SetPrimaryTimeout(10*time.Second).SetSecondaryTimeout(10*time.Second)
+		SetPrimaryTimeout(10 * time.Second).SetSecondaryTimeout(10 * time.Second)
 	if secondary != nil {
 		b.SetSecondaryLockHandler(secondary).SetMirror(loki.MirrorSync)
 	}

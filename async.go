@@ -204,7 +204,6 @@ func (m async) mirrored(ls *Lease, b answer) {
 // refused takes a refusal of the secondary while the primary is authoritative. It is the only place where a running lease
 // is found to conflict: when the refusal has outlasted the grace.
 func (m async) refused(ls *Lease, b answer) {
-	m.suspects.refused(ls.claim.Key, b)
 	first, conflict := ls.refusedBy(b)
 	if first {
 		m.events.emit(ls.base, Event{Kind: KindMirrorFailed, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Took: time.Since(b.sent), Err: conflictWith(b.HeldBy)})

@@ -37,11 +37,8 @@ type answer struct {
 	// weakest is the shortest expiry that an attempt asked for.
 	weakest time.Duration
 
-	// calledOff says that ctx ended the call: the store's silence says nothing about it.
-	calledOff bool
-
-	// cutShort says that the store had hardly any time to answer: see leastPatience. It says nothing about the store either.
-	cutShort bool
+	calledOff bool // ctx ended the call
+	cutShort  bool // the store had hardly any time to answer: see leastPatience
 
 	// records says that the call could record a claim that was not there before.
 	records bool
@@ -49,6 +46,9 @@ type answer struct {
 	// reports says, of a release, that Held is what it found.
 	reports bool
 }
+
+// saysNothing reports whether the store's silence, if it was silent, tells nothing about it.
+func (a answer) saysNothing() bool { return a.calledOff || a.cutShort }
 
 // unknown reports whether an attempt of the call has an outcome that nobody knows, or nobody knows yet.
 func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
@@ -82,6 +82,9 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		s.health.note(ctx, op, c.Key, a)
 	}()
 	deadline := a.sent.Add(limit)
+	if callers, ok := ctx.Deadline(); ok && callers.Before(deadline) {
+		deadline = callers
+	}
 	x := newExchange(ctx, s, op, deadline, send, abandoned)
 	defer x.leave()
 
@@ -91,15 +94,11 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	}
 	first := x.send(c)
 	attempts := []*attempt{first}
-	timeout := time.NewTimer(limit)
+	timeout := time.NewTimer(limit) // not until the deadline: if that is the caller's, ctx says so
 	defer timeout.Stop()
 	var silence <-chan time.Time
 	if op != OpNotify { // its connection is the handler's to watch, and a second subscription would have to be ended
-		left := limit
-		if deadline, ok := ctx.Deadline(); ok {
-			left = min(left, time.Until(deadline))
-		}
-		timer := time.NewTimer(left / repeatFraction)
+		timer := time.NewTimer(time.Until(deadline) / repeatFraction)
 		defer timer.Stop()
 		silence = timer.C
 	}
@@ -148,7 +147,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 			a.failed = true // which of them was carried out last is not known
 		}
 	}
-	if errors.Is(ctx.Err(), context.Canceled) { // nobody wants the answer
+	if errors.Is(ctx.Err(), context.Canceled) { // the caller does not want the answer any more
 		x.cancel()
 	}
 	x.abandon(a.left, answered != nil)

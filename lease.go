@@ -26,8 +26,8 @@ type Lease struct {
 	store    Store // which one granted it first
 	closure  bool  // it belongs to a closure and ends with it
 	renewal  bool
-	hold     time.Time // the minimum hold: not released before this
-	replaces string    // the token that the primary has seen released last, whose record in the secondary may be replaced
+	minHold  time.Duration
+	replaces string // the token that the primary has seen released last, whose record in the secondary may be replaced
 	running  atomic.Bool
 	released chan struct{} // closed when the first attempt of every release that the caller waits for has returned
 
@@ -38,6 +38,7 @@ type Lease struct {
 	authority          Store // the store whose last confirmation the lease relies on; set by start and renewal alone
 	started, over      bool  // over: released, lost, or discarded before its start
 	startedAt          time.Time
+	hold               time.Time    // the end of the minimum hold: not released before it
 	due                agenda.Entry // the end of the validity, or the next renewal
 	renewAt            time.Time
 	renewing           chan struct{} // not nil while a renewal is under way; closed when it has noted its outcome
@@ -183,7 +184,11 @@ func (ls *Lease) start(authority Store, a answer) bool {
 	if !time.Now().Before(ls.valid()) {
 		return false
 	}
-	ls.started, ls.startedAt = true, time.Now()
+	now := time.Now()
+	ls.started, ls.startedAt = true, now
+	if ls.minHold > 0 {
+		ls.hold = now.Add(ls.minHold)
+	}
 	ctx, cancel := context.WithCancelCause(ls.base)
 	ls.ctx, ls.cancel = context.WithValue(ctx, leaseKey{}, ls), cancel
 	ls.renewAt = a.sent.Add(ls.claim.Expiry / renewalFraction)
@@ -600,8 +605,10 @@ func (ls *Lease) refusedBy(b answer) (first, conflict bool) {
 	if first = ls.refusal == nil; first {
 		ls.refusal = &refusal{since: now, grace: graceFor(b.HeldBy), by: b.HeldBy, over: make(chan struct{})}
 	}
-	ls.secondary.pause = 0
-	ls.secondary.again(now, refusedPause, refusedPause)
+	if !ls.over { // else its release is due
+		ls.secondary.pause = 0
+		ls.secondary.again(now, refusedPause, refusedPause)
+	}
 	return first, now.Sub(ls.refusal.since) >= ls.refusal.grace
 }
 
@@ -623,7 +630,9 @@ func (ls *Lease) mirrorFailed(b answer) (first bool) {
 	r := &ls.secondary
 	first = !r.failed
 	r.failed = true
-	r.again(time.Now(), failedPause, ls.claim.Expiry/renewalFraction)
+	if !ls.over { // else its release is due
+		r.again(time.Now(), failedPause, ls.claim.Expiry/renewalFraction)
+	}
 	return first
 }
 
@@ -747,7 +756,7 @@ func (ls *Lease) tookAnswer(w *reconciler, q pendingRequest, a answer) (event Ev
 	}
 	if q.step == stepKeep {
 		r.answered(a, now)
-	} else if !a.calledOff {
+	} else if !a.saysNothing() {
 		r.silent = a.err != nil
 	}
 	switch {

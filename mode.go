@@ -47,12 +47,10 @@ func (l *Locker) newLease(ctx context.Context, r request) *Lease {
 		claim:    Claim{Key: r.key, Token: newToken(), Expiry: r.expiry, Holder: l.holder},
 		renewal:  r.renewal,
 		closure:  r.closure,
+		minHold:  r.minHold,
 		released: make(chan struct{}),
 	}
 	ls.parent, _ = LeaseFromContext(ctx)
-	if r.minHold > 0 {
-		ls.hold = time.Now().Add(r.minHold)
-	}
 	return ls
 }
 
@@ -199,11 +197,19 @@ func (l *Locker) lockInTurn(ctx context.Context, ls *Lease, ends time.Time, limi
 		return answer{Grant: Grant{HeldBy: by}, sent: time.Now(), expiry: ls.claim.Expiry}
 	}
 	a := l.lock(ctx, ls, s, ends, time.Until(deadline))
+	l.noteRefusal(s, key, a)
 	if a.err == nil && !a.Held {
-		l.suspects.refused(key, a)
 		s.background.refused(key, a)
 	}
 	return a
+}
+
+// noteRefusal makes a key suspect if the secondary has answered a request to record it that another token holds it,
+// whatever the request was for: a start, a renewal, a mirror write, a minimum hold.
+func (l *Locker) noteRefusal(s *store, key string, a answer) {
+	if s.name == Secondary && a.records && a.err == nil && !a.Held {
+		l.suspects.refused(key, a)
+	}
 }
 
 // renewal is what a round of renewal came to.

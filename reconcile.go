@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,8 +101,20 @@ func (w *reconciler) changed(ls *Lease) {
 	w.queue.Changed(queueKey(ls.claim.Key, ls.claim.Token, ls.wasAttempted(w.s)))
 }
 
+// forget says that the record of ls needs nothing any more.
+func (w *reconciler) forget(ls *Lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := ls.claim.Key
+	w.leases[key] = slices.DeleteFunc(w.leases[key], func(other *Lease) bool { return other == ls })
+	if len(w.leases[key]) == 0 {
+		delete(w.leases, key)
+	}
+}
+
 // due returns the class of the most urgent request that a key of the queue needs, or when to look again. It forgets leases
-// whose record is settled.
+// whose record is settled, but only those that have their turn here: of another one a request may be under way, and what it
+// needs after that is not known yet.
 func (w *reconciler) due(queued string) (class int, at time.Time) {
 	key, token, repeated := strings.Cut(queued, "\x00")
 	w.mu.Lock()
@@ -110,14 +123,15 @@ func (w *reconciler) due(queued string) (class int, at time.Time) {
 	leases := w.leases[key]
 	keep := leases[:0]
 	for _, ls := range leases {
+		if repeated != ls.wasAttempted(w.s) || repeated && ls.claim.Token != token {
+			keep = append(keep, ls)
+			continue
+		}
 		c, when, settled := ls.needs(w.s)
 		if settled {
 			continue
 		}
 		keep = append(keep, ls)
-		if repeated != ls.wasAttempted(w.s) || repeated && ls.claim.Token != token {
-			continue
-		}
 		if c != keyqueue.Nothing && (class == keyqueue.Nothing || c < class) {
 			class = c
 		}
@@ -183,7 +197,9 @@ func (w *reconciler) releaseNow(ls *Lease) finding {
 	if err != nil {
 		ls.notReleased(w.s, err)
 	}
-	if !ls.isSettled(w.s) {
+	if ls.isSettled(w.s) {
+		w.forget(ls)
+	} else {
 		w.changed(ls)
 	}
 	return ls.foundIn(w.s)
@@ -213,6 +229,7 @@ func (w *reconciler) perform(ls *Lease) error {
 	event, owed, tooMany := ls.tookAnswer(w, q, a)
 	if q.step == stepKeep {
 		w.follow(ls, a)
+		w.l.noteRefusal(w.s, ls.claim.Key, a)
 	}
 	if q.over && event == KindRefused {
 		w.s.health.refused(ctx, OpRelease, ls.claim.Key, a)

@@ -102,7 +102,7 @@ func (r *record) settled(now, want time.Time) bool {
 
 // answered takes the answer to a request that could record the claim or move its end.
 func (r *record) answered(a answer, now time.Time) {
-	if !a.calledOff {
+	if !a.saysNothing() {
 		r.silent = a.err != nil
 	}
 	switch {

@@ -113,6 +113,28 @@ func TestReconciler_AProcessReplacesItsOwnRecord(t *testing.T) {
 	})
 }
 
+// The repeated release of one lease returns while the mirror write of the next one is under way, and that lease is over by then.
+func TestReconciler_ReleasesWhatAMirrorWriteUnderWayRecords(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		run := func() {
+			require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+				time.Sleep(10 * time.Millisecond) // until its mirror write is under way
+				return nil
+			}))
+		}
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown})
+		run()
+		r.secondary.nextCall(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 500 * time.Millisecond}})
+		run()
+		before := len(r.secondary.Calls(lokitest.OpRelease))
+		time.Sleep(400 * time.Millisecond)
+		require.Greater(t, len(r.secondary.Calls(lokitest.OpRelease)), before, "the first lease's release was repeated meanwhile")
+		time.Sleep(10 * time.Second)
+		r.requireEmpty()
+	})
+}
+
 // Keys whose requests hang do not keep the secondary's slots.
 func TestReconciler_HangingKeysTakeNothingFromTheOthers(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

@@ -7,7 +7,7 @@ import (
 	"github.com/lokilock/loki"
 )
 
-const inspectLaw = "Inspector is the capability to say who holds a key, for people and tools that look. False means that nobody does."
+const inspectLaw = "Inspector is the capability to report who holds a key. False means that it is free."
 
 // inspection is what a look at a key brought, and when. It is not an answer about a claim: nothing has to be released after it.
 type inspection struct {

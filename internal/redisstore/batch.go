@@ -2,12 +2,14 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/lokilock/loki"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -65,9 +67,19 @@ type message struct {
 type call struct {
 	ctx     context.Context
 	message *message
+	sent    bool // guarded by the batcher's mutex
 	done    chan struct{}
 	err     error
 }
+
+// isLate reports whether nobody waits for the call any more. The Locker's context may live on after its deadline, for a
+// request that is on its way; what is not is sent no more.
+func (c *call) isLate() bool {
+	deadline, ends := c.ctx.Deadline()
+	return c.ctx.Err() != nil || ends && !time.Now().Before(deadline)
+}
+
+var errNoTurn = errors.New("not sent: too many requests to this server were under way all the time")
 
 // trip is one command, or one pipeline, on its way.
 type trip struct {
@@ -78,8 +90,8 @@ type trip struct {
 // sender sends messages and returns when each has its reply or its error.
 type sender func(ctx context.Context, messages []*message)
 
-// do sends m. It returns nil when m has its reply or its error, and an error where m must not be read: ctx has ended
-// before. A message that goes alone is sent on the caller's goroutine and returns when the client does, which by default
+// do sends m. It returns nil when m has its reply or its error, and an error where m must not be read: ctx, or its deadline,
+// has ended before. A message that goes alone is sent on the caller's goroutine and returns when the client does, which by default
 // does not heed ctx.
 func (b *batcher) do(ctx context.Context, id queueID, m *message, send sender) error {
 	b.mu.Lock()
@@ -104,16 +116,37 @@ func (b *batcher) do(ctx context.Context, id queueID, m *message, send sender) e
 
 	patience := time.NewTicker(overdue)
 	defer patience.Stop()
+	var late <-chan time.Time
+	if deadline, ends := ctx.Deadline(); ends {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		late = timer.C
+	}
 	for {
 		select {
 		case <-c.done:
 			return c.err
 		case <-patience.C:
 			b.overtake(id, q, send)
+		case <-late:
+			if b.withdraw(q, c) {
+				return loki.NotSent(fmt.Errorf("%w: %w", errNoTurn, context.DeadlineExceeded))
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// withdraw takes a call that waits out of the queue. It reports false if the call has been sent.
+func (b *batcher) withdraw(q *queue, c *call) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.sent {
+		return false
+	}
+	q.waiting = slices.DeleteFunc(q.waiting, func(other *call) bool { return other == c })
+	return true
 }
 
 func (q *queue) free() bool { return len(q.sending)-q.late < maxSending }
@@ -160,7 +193,8 @@ func (b *batcher) next(id queueID, q *queue, send sender) {
 	for q.free() && len(q.waiting) > 0 {
 		var batch []*call
 		for len(q.waiting) > 0 && len(batch) < maxBatch {
-			if c := q.waiting[0]; c.ctx.Err() == nil { // else its caller has gone
+			if c := q.waiting[0]; !c.isLate() {
+				c.sent = true
 				batch = append(batch, c)
 			}
 			q.waiting = q.waiting[1:]

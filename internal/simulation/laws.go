@@ -93,6 +93,8 @@ func (w *world) watchHold(r *run, c claim) {
 			settled := to - w.settles()                                          // whatever was late has landed, and there was time to set it right
 			if !wire.fineDuring(r.asked-w.forgotten(), late) && (r.returned > settled || !wire.fineDuring(settled, late)) {
 				late += w.settles()
+			} else if !wire.fineDuring(r.returned-w.forgotten(), r.returned+w.roundTrip(at)) { // the request that set it may have been slow
+				late += latest
 			}
 			time.Sleep(late - w.now())
 			since, ok := wire.fineSince()

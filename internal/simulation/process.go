@@ -38,7 +38,6 @@ type process struct {
 // lock is what a process knows of one key. It has one call at a time there.
 type lock struct {
 	current *run
-	patient bool          // the caller of the latest call gives it all the time that it takes
 	token   string        // the claim that a store granted last
 	minted  []string      // the claims that were sent since the current call began
 	count   uint64        // of all claims
@@ -190,12 +189,6 @@ func (p *process) sends(at int, op lokitest.Op, c loki.Claim) {
 	}
 }
 
-func (p *process) isPatient(key string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.lock(key).patient
-}
-
 // hasTrouble notes that a question to a store was not answered.
 func (p *process) hasTrouble() {
 	p.mu.Lock()
@@ -211,16 +204,15 @@ func (p *process) number(c loki.Claim) uint64 {
 }
 
 // isTold notes an answer. One for which nobody waits any more tells the process nothing.
-func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, began, sent time.Duration, a answer, err error, waits bool) {
+func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, sent time.Duration, a answer, err error, waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.claim(c.Token)
 	heard := err == nil && waits
 	now := p.world.now()
-	late := now-began > soon // and whoever waited may have given up
 	if at == primary && op != lokitest.OpRelease {
 		switch {
-		case !heard || late: // and it counts as unanswered for ever: the record may be what the lease relies on from now on
+		case !heard: // and it counts as unanswered for ever: the record may be what the lease relies on from now on
 		case a.held:
 			known.asking, known.kept = 0, sent+c.Expiry
 		default:
@@ -286,7 +278,7 @@ func (p *process) perform(name string, c Call) {
 	opts = append(opts, loki.WithOutcome(&out))
 	p.mu.Lock()
 	l := p.lock(name)
-	l.minted, l.patient = nil, c.Patience == 0
+	l.minted = nil
 	refusals, unanswered, troubles := p.refusals, p.unanswered, p.troubles
 	p.mu.Unlock()
 	var r *run

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,12 +24,11 @@ type wire struct {
 	mu      sync.Mutex // guards what follows
 	weather string
 	salt    uint64
-	since   time.Duration                     // when that set in
-	locking map[string][]attemptToLock        // of claims whose lock is under way
-	began   map[context.Context]time.Duration // of calls: their attempts share a context
-	over    map[context.Context]bool          // of calls that have been answered
-	fine    []span                            // when the link was fine, without the span that lasts
-	idle    int                               // connections that are warm
+	since   time.Duration                // when that set in
+	locking map[string][]context.Context // of claims whose lock is under way: the contexts of their attempts
+	over    map[context.Context]bool     // of calls that have been answered: their attempts share a context
+	fine    []span                       // when the link was fine, without the span that lasts
+	idle    int                          // connections that are warm
 }
 
 // plainWire is a wire whose handler has the two methods that every handler has.
@@ -48,7 +48,7 @@ func (w *wire) handler() loki.LockHandler {
 func (w *wire) traits() Traits { return w.process.world.schedule.Stores[w.at] }
 
 func newWire(p *process, at int) *wire {
-	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]attemptToLock), began: make(map[context.Context]time.Duration), over: make(map[context.Context]bool)}
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]context.Context), over: make(map[context.Context]bool)}
 	w.set(fine, uint64(2*p.id+at))
 	return w
 }
@@ -181,7 +181,7 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 	}
 	sent := w.process.world.now()
 	w.process.sends(w.at, op, c)
-	number, began := w.process.number(c), w.begins(ctx, sent)
+	number := w.process.number(c)
 	w.tell("%s %s of %s (claim %d) for %v", op, storeNames[w.at], c.Key, number, c.Expiry)
 	w.requireOrder(ctx, op, c)
 	if w.haunts(ctx, op, c) {
@@ -198,7 +198,7 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 	if ctx.Err() != nil { // a client sees the end of its context a moment later than the Locker does, and not sometimes earlier
 		time.Sleep(latency / 10)
 	}
-	w.process.isTold(w.at, op, c, began, sent, a, err, first && ctx.Err() == nil)
+	w.process.isTold(w.at, op, c, sent, a, err, first && !givenUp(ctx))
 	return err
 }
 
@@ -232,43 +232,24 @@ func (w *wire) disconnect(ctx context.Context) {
 	}
 }
 
-// attemptToLock is one attempt of a call of Lock.
-type attemptToLock struct {
-	ctx  context.Context
-	sent time.Duration
-}
-
-// givenUp reports whether whoever made the attempt may have given it up: its time is over, or its caller's.
-func (l attemptToLock) givenUp() bool {
-	deadline, ok := l.ctx.Deadline()
-	return l.ctx.Err() != nil || ok && !time.Now().Before(deadline)
-}
-
-// soon is how long a request is waited for at least before it is given up, whatever the mode, if the caller has the time and
-// no other request was before it.
-const soon = 200 * time.Millisecond
-
-// begins notes an attempt, and returns when the first one of its call was sent.
-func (w *wire) begins(ctx context.Context, sent time.Duration) time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if _, ok := w.began[ctx]; !ok {
-		w.began[ctx] = sent
-	}
-	return w.began[ctx]
+// givenUp reports whether the Locker has given up a call: its deadline has passed, or its caller has gone. The context lives on
+// for a while after the deadline.
+func givenUp(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // requireOrder sees that the requests of a claim reach the secondary in order: a release that is sent while a lock is under
 // way, and not given up, could overtake it and leave it behind.
 func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
-	now, patient := w.process.world.now(), w.process.isPatient(c.Key)
 	w.mu.Lock()
-	under := slices.ContainsFunc(w.locking[c.Token], func(l attemptToLock) bool { return patient && now-l.sent < soon && !l.givenUp() })
+	under := slices.ContainsFunc(w.locking[c.Token], func(call context.Context) bool { return !givenUp(call) })
 	if op == lokitest.OpLock {
-		w.locking[c.Token] = append(w.locking[c.Token], attemptToLock{ctx, now})
+		w.locking[c.Token] = append(w.locking[c.Token], ctx)
 	}
 	w.mu.Unlock()
-	if w.at == secondary && op == lokitest.OpRelease && under {
+	isProbe := strings.Contains(c.Key, "@@probe") // whose attempts acquire and release within one call, with a token each
+	if w.at == secondary && op == lokitest.OpRelease && under && !isProbe {
 		w.process.world.breach("%s sent the secondary a release while the lock of the same claim was under way", w.process.name)
 	}
 }
@@ -283,8 +264,8 @@ func (w *wire) returned(ctx context.Context, op lokitest.Op, c loki.Claim, err e
 	}
 	if err == nil {
 		w.over[ctx] = true
-		w.locking[c.Token] = slices.DeleteFunc(w.locking[c.Token], func(l attemptToLock) bool { return l.ctx == ctx })
-	} else if i := slices.IndexFunc(w.locking[c.Token], func(l attemptToLock) bool { return l.ctx == ctx }); op == lokitest.OpLock && i >= 0 {
+		w.locking[c.Token] = slices.DeleteFunc(w.locking[c.Token], func(call context.Context) bool { return call == ctx })
+	} else if i := slices.IndexFunc(w.locking[c.Token], func(call context.Context) bool { return call == ctx }); op == lokitest.OpLock && i >= 0 {
 		w.locking[c.Token] = slices.Delete(w.locking[c.Token], i, i+1)
 	}
 	return true

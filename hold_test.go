@@ -61,6 +61,22 @@ func TestMinHold_IsInTheSecondaryToo(t *testing.T) {
 }
 
 // The primary was down when fn returned: the hold is set there when it is back.
+// A closure of one instance follows that of another, and is over before the release of that one reaches the secondary.
+func TestMinHold_IsInTheSecondaryAfterAHandOver(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(forgetful(r)), r.locker(forgetful(r))
+		held := hold(t, a, 30*time.Second)
+		time.Sleep(500 * time.Millisecond)
+		r.secondary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 100 * time.Millisecond}})
+		require.NoError(t, held.end())
+		r.requireRan(b, loki.WithMinHold(10*time.Second))
+		time.Sleep(time.Second)
+		require.InDelta(t, 9*time.Second, r.secondary.held(t, "job").Left, float64(time.Millisecond))
+		time.Sleep(10 * time.Second)
+		r.requireEmpty()
+	})
+}
+
 func TestMinHold_IsInThePrimaryWhenThatIsBack(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		a, b := r.locker(), r.locker(alone)

@@ -602,14 +602,21 @@ func (ls *Lease) refusedBy(b answer) (first, conflict bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	now := time.Now()
-	if first = ls.refusal == nil; first {
-		ls.refusal = &refusal{since: now, grace: graceFor(b.HeldBy), by: b.HeldBy, over: make(chan struct{})}
-	}
+	first = ls.refusal == nil
+	conflict = ls.outlastsGrace(b.HeldBy, now)
 	if !ls.over { // else its release is due
-		ls.secondary.pause = 0
-		ls.secondary.again(now, refusedPause, refusedPause)
+		ls.secondary.refused(now)
 	}
-	return first, now.Sub(ls.refusal.since) >= ls.refusal.grace
+	return first, conflict
+}
+
+// outlastsGrace reports whether the secondary has been refusing the claim for longer than the grace. It is called with mu
+// held, for each refusal.
+func (ls *Lease) outlastsGrace(by Holder, now time.Time) bool {
+	if ls.refusal == nil {
+		ls.refusal = &refusal{since: now, grace: graceFor(by), by: by, over: make(chan struct{})}
+	}
+	return now.Sub(ls.refusal.since) >= ls.refusal.grace
 }
 
 // agreedAgain notes that the secondary has recorded the claim.
@@ -765,6 +772,8 @@ func (ls *Lease) tookAnswer(w *reconciler, q pendingRequest, a answer) (event Ev
 		r.stands = false
 	case a.err == nil && a.Held:
 		r.confirmed(q.end, q.disturbed)
+	case a.err == nil && q.over && !q.extend && !ls.completion && w.s.name == Secondary && !ls.outlastsGrace(a.HeldBy, now):
+		r.refused(now) // the previous holder's release may be on its way
 	case a.err == nil && q.over && (!q.extend || r.found == foundNothing):
 		// Another token holds the key, and nothing of ours is left; or the lock is lost, which the mode decides.
 		r.confirmed(q.end, q.disturbed)

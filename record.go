@@ -177,6 +177,12 @@ func (r *record) again(now time.Time, first, longest time.Duration) {
 	r.pause = min(2*pause, max(first, longest))
 }
 
+// refused sets when a request is repeated that was refused.
+func (r *record) refused(now time.Time) {
+	r.pause = 0
+	r.again(now, refusedPause, refusedPause)
+}
+
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

@@ -80,7 +80,7 @@ func (w *world) watchHold(r *run, c claim) {
 				if !relied {
 					since = r.asked - w.forgotten()
 				}
-				if p.hasCrashed() || c.refused[at] || !wire.fineDuring(since-w.roundTrip(at), w.now()) || !w.kept(at, r.asked) {
+				if p.hasCrashed() || p.claimOf(token).refused[at] || !wire.fineDuring(since-w.roundTrip(at), w.now()) || !w.kept(at, r.asked) {
 					return
 				}
 				if w.stores[at].holds(p.ctx, r.key) != token {

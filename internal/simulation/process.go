@@ -408,8 +408,8 @@ func (p *process) endRun(name string) {
 	l.current = nil
 	known := p.claim(r.token)
 	r.end, r.answered = p.world.now(), known.answered
-	if r.call.Occurrence > 0 && !r.call.Fails { // until that is recorded
-		known.hold = r.end + 2*p.world.schedule.Expiry
+	if r.call.Occurrence > 0 && !r.call.Fails { // for an expiry from when each store has been asked to record that
+		known.hold = r.end + p.world.schedule.Expiry + p.world.settles()
 	}
 	if trusted := known.trusted; r.end > trusted && !r.crashed {
 		p.world.breach("%s ran on until %v under a lock that was confirmed until %v", p.name, r.end, trusted)

@@ -239,6 +239,9 @@ func givenUp(ctx context.Context) bool {
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
+// probeSuffix is what the key of a circuit breaker's probe has behind that of the lock.
+const probeSuffix = "@@probe-"
+
 // requireOrder sees that the requests of a claim reach the secondary in order: a release that is sent while a lock is under
 // way, and not given up, could overtake it and leave it behind.
 func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
@@ -248,7 +251,7 @@ func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
 		w.locking[c.Token] = append(w.locking[c.Token], ctx)
 	}
 	w.mu.Unlock()
-	isProbe := strings.Contains(c.Key, "@@probe") // whose attempts acquire and release within one call, with a token each
+	isProbe := strings.Contains(c.Key, probeSuffix) // whose attempts acquire and release within one call, with a token each
 	if w.at == secondary && op == lokitest.OpRelease && under && !isProbe {
 		w.process.world.breach("%s sent the secondary a release while the lock of the same claim was under way", w.process.name)
 	}

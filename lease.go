@@ -45,6 +45,7 @@ type Lease struct {
 	abort              context.CancelFunc
 	renewErr           error    // of the renewals that failed since the last one that did not
 	refusal            *refusal // not nil while the secondary names another holder
+	refused            int      // how often it has
 
 	// Of a lease that is over.
 	validAtEnd time.Time
@@ -613,10 +614,18 @@ func (ls *Lease) refusedBy(b answer) (first, conflict bool) {
 // outlastsGrace reports whether the secondary has been refusing the claim for longer than the grace. It is called with mu
 // held, for each refusal.
 func (ls *Lease) outlastsGrace(by Holder, now time.Time) bool {
+	ls.refused++
 	if ls.refusal == nil {
 		ls.refusal = &refusal{since: now, grace: graceFor(by), by: by, over: make(chan struct{})}
 	}
 	return now.Sub(ls.refusal.since) >= ls.refusal.grace
+}
+
+// refusals returns how often the secondary has named another holder in answer to a mirror write.
+func (ls *Lease) refusals() int {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.refused
 }
 
 // agreedAgain notes that the secondary has recorded the claim.

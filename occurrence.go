@@ -86,7 +86,22 @@ func (l *Locker) canInspect() error {
 
 // lookUp looks for the completion record of an occurrence whose lock is held. It only reads: a claim that was made to find
 // out would have to be rolled back, and could be taken for the record meanwhile. It returns nil if fn is to run.
+//
+// While the secondary names another holder, that one may be running the occurrence: what is read before it has released the
+// lock is read too early.
 func (l *Locker) lookUp(ls *Lease, o occurrence) error {
+	for {
+		if ls.awaitVerdict(); ls.ended() {
+			return notLookedUp(ls)
+		}
+		refusals := ls.refusals()
+		if err := l.lookOnce(ls, o); err != nil || ls.refusals() == refusals {
+			return err
+		}
+	}
+}
+
+func (l *Locker) lookOnce(ls *Lease, o occurrence) error {
 	var errs []error
 	answered := make(map[Store]bool)
 	for _, s := range l.stores() {
@@ -108,9 +123,6 @@ func (l *Locker) lookUp(ls *Lease, o occurrence) error {
 		return notLookedUp(ls)
 	case !answered[Primary] && !answered[Secondary], l.isSync() && !answered[Secondary]:
 		return &notAcquiredError{key: ls.claim.Key, why: "the occurrence could not be looked up", errs: errors.Join(errs...), unavailable: true}
-	}
-	if ls.awaitVerdict(); ls.ended() { // the mirror write may have been refused meanwhile
-		return notLookedUp(ls)
 	}
 	return nil
 }

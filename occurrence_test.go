@@ -199,6 +199,34 @@ func TestOccurrence_IsRecordedAfterAFailedWrite(t *testing.T) {
 }
 
 // A handler that cannot be read is refused, in a sentence, before anything is sent.
+
+// Another instance runs the occurrence under a record in the secondary that the primary does not know, and this one reads
+// before that run is recorded. It reads again when the other instance has released the lock.
+func TestOccurrence_IsReadAgainAfterTheOtherHolderHasReleased(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		tick := loki.WithOccurrence("tick", time.Hour)
+		a, b := r.locker(), r.locker(readWith(r, func(context.Context) error {
+			time.Sleep(40 * time.Millisecond)
+			return nil
+		}))
+		r.primary.fail(errDown)
+		running, done := make(chan struct{}), make(chan error)
+		go func() {
+			done <- a.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+				close(running)
+				time.Sleep(150 * time.Millisecond)
+				return nil
+			}, tick)
+		}()
+		<-running
+		r.primary.heal()
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown}) // b may start, and its mirror write is refused then
+		require.ErrorIs(t, b.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t), tick), loki.ErrDone)
+		require.NoError(t, <-done)
+		time.Sleep(2 * time.Hour)
+	})
+}
+
 func TestOccurrence_NeedsStoresThatCanBeRead(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		for store, change := range map[string]func(*loki.Config){

@@ -14,7 +14,7 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 TIMEOUT := 20m
 # How many schedules to simulate in each of the three modes. The race detector is left out of that: it would take five times
 # as long and has seen some of them before.
-SCHEDULES := 400
+SCHEDULES := 7000
 # More flags for go test: make test TESTFLAGS='-run TestCase016 -v'
 TESTFLAGS :=
 

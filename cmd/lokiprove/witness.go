@@ -14,8 +14,12 @@ type callNumber struct{}
 
 // witness is a store that tells when it confirmed a claim: in the same goroutine, before the Locker hears of it, so that a
 // process that is killed has told of everything it could rely on. An observer is told later.
+//
+// It reports the lock of the proof only. A probe of the circuit breaker has a key of its own and the context of the call whose
+// failure it follows: its grant would prolong the window of a run that no store has confirmed.
 type witness struct {
 	store   string
+	key     string
 	handler fullHandler
 	tell    func(referee.Record)
 }
@@ -40,14 +44,14 @@ func (w *witness) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
 	r := w.asked(ctx, "lock", c)
 	g, err := w.handler.Grant(ctx, c)
 	r.Fence = g.Fence
-	w.answered(r, g.Held, err)
+	w.answered(r, c, g.Held, err)
 	return g, err
 }
 
 func (w *witness) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	r := w.asked(ctx, "extend", c)
 	held, err := w.handler.Extend(ctx, c)
-	w.answered(r, held, err)
+	w.answered(r, c, held, err)
 	return held, err
 }
 
@@ -65,8 +69,8 @@ func (w *witness) asked(ctx context.Context, op string, c loki.Claim) referee.Re
 	return referee.Record{What: referee.Confirmed, Call: call, Store: w.store, Op: op, Expiry: c.Expiry, Sent: monotonic()}
 }
 
-func (w *witness) answered(r referee.Record, held bool, err error) {
-	if err == nil && held {
+func (w *witness) answered(r referee.Record, c loki.Claim, held bool, err error) {
+	if err == nil && held && c.Key == w.key {
 		w.tell(r)
 	}
 }

@@ -82,7 +82,7 @@ func workerMain(config string) int {
 func (w *worker) open() error {
 	config := loki.Config{
 		ServiceKey: w.Key, Holder: fmt.Sprintf("worker %d, life %d", w.Worker, w.Life),
-		Primary: &witness{referee.Primary, w.primary(), w.tell},
+		Primary: &witness{referee.Primary, w.Key, w.primary(), w.tell},
 		Observer: func(_ context.Context, e loki.Event) {
 			r := referee.Record{What: referee.Told, Store: string(e.Store), Op: string(e.Op), Kind: string(e.Kind)}
 			if e.Err != nil {
@@ -98,9 +98,9 @@ func (w *worker) open() error {
 		if err != nil {
 			return err
 		}
-		config.Secondary = &witness{referee.Secondary, handler, w.tell}
+		config.Secondary = &witness{referee.Secondary, w.Key, handler, w.tell}
 	default:
-		config.Secondary = &witness{referee.Secondary, redishandler.New(w.client(referee.Secondary, &redis.Options{Addr: w.Secondary})), w.tell}
+		config.Secondary = &witness{referee.Secondary, w.Key, redishandler.New(w.client(referee.Secondary, &redis.Options{Addr: w.Secondary})), w.tell}
 	}
 	if w.Mode == referee.Sync {
 		config.Mirror = loki.MirrorSync

@@ -224,6 +224,21 @@ func TestConflict_AsyncClosureThatEndsWhileItsWriteIsRefused(t *testing.T) {
 	})
 }
 
+// The secondary names another holder, and then it is silent: the last answer counts.
+func TestConflict_AsyncClosureThatEndsBetweenARefusalAndSilence(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.secondary.plant(t, foreign(time.Minute))
+		l := r.locker()
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			synctest.Wait()
+			r.secondary.hang(lokitest.OpLock)
+			return nil
+		})
+		require.ErrorIs(t, err, loki.ErrConflict)
+		r.requireForeign()
+	})
+}
+
 // requireForeign checks that the planted row is untouched.
 func (r *rig) requireForeign() loki.Claim {
 	r.t.Helper()

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -13,6 +15,83 @@ import (
 	"github.com/lokilock/loki/memhandler"
 	"github.com/stretchr/testify/require"
 )
+
+// A handler that never returns costs a few calls of a key, and the other keys nothing.
+func TestAbandonedCallsOfOneKeyAreBounded(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		until := make(chan struct{})
+		stuck := newStuckHandler(until)
+		l, err := loki.New(loki.Config{ServiceKey: "job", Primary: stuck, PrimaryTimeout: 10 * time.Millisecond})
+		require.NoError(t, err)
+		for range 2 * loki.MaxAbandonedOfKey {
+			require.ErrorIs(t, r.try(l), loki.ErrUnavailable)
+		}
+		require.LessOrEqual(t, stuck.most(), int64(loki.MaxAbandonedOfKey+2), "calls that do not return pile up")
+		start := time.Now()
+		require.ErrorContains(t, r.try(l), "earlier calls for this key have not returned")
+		require.Zero(t, time.Since(start), "unavailable at once")
+		before := stuck.most()
+		require.ErrorContains(t, r.try(l, loki.WithResource("other")), "no answer within 10ms")
+		require.Greater(t, stuck.most(), before, "another key is asked")
+
+		close(until)
+		time.Sleep(5 * time.Second)
+		r.requireRan(l)
+		require.NoError(t, l.Close(t.Context()))
+	})
+}
+
+// From some number on, a key that has an abandoned call gets no more of them: each key's first call is still made.
+func TestAbandonedCallsOfManyKeysAreBounded(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		until := make(chan struct{})
+		stuck := newStuckHandler(until)
+		l, err := loki.New(loki.Config{ServiceKey: "job", Primary: stuck, PrimaryTimeout: 10 * time.Millisecond})
+		require.NoError(t, err)
+		for i := range loki.ManyAbandoned / 2 { // each call is two attempts
+			require.ErrorContains(t, r.try(l, loki.WithResource(fmt.Sprint(i))), "no answer within 10ms")
+		}
+		require.ErrorContains(t, r.try(l, loki.WithResource("0")), "earlier calls for this key have not returned")
+		require.ErrorContains(t, r.try(l, loki.WithResource("new")), "no answer within 10ms")
+		close(until)
+		time.Sleep(5 * time.Second)
+		require.NoError(t, l.Close(t.Context()))
+	})
+}
+
+// heedful waits until its ctx is done.
+type heedful struct {
+	loki.LockHandler
+	calls atomic.Int32
+}
+
+func (h *heedful) Lock(ctx context.Context, c loki.Claim) (bool, error) {
+	if strings.Contains(c.Key, loki.ProbeSuffix) {
+		return true, nil
+	}
+	h.calls.Add(1)
+	defer h.calls.Add(-1)
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+// A call that was given up goes on for a while, but only two of a key do at once: a third one ends the oldest.
+func TestAbandonedCallsThatLingerAreFewForEachKey(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		h := &heedful{LockHandler: memhandler.New()}
+		l := r.locker(func(c *loki.Config) { c.Primary, c.Secondary = h, nil })
+		var callers sync.WaitGroup
+		for range 6 {
+			callers.Go(func() { require.ErrorIs(t, r.try(l), loki.ErrUnavailable) })
+		}
+		callers.Wait()
+		synctest.Wait()
+		require.EqualValues(t, 2*loki.MaxLingering, h.calls.Load(), "a call is two attempts")
+		time.Sleep(loki.Linger)
+		synctest.Wait()
+		require.Zero(t, h.calls.Load())
+	})
+}
 
 // Two attempts of a call whose ctx the handler ignores are counted when their time is up, also if the other one was answered.
 func TestAbandonedAttemptsOfAnsweredCallsAreBounded(t *testing.T) {

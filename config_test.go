@@ -141,28 +141,6 @@ func TestTokensAreUnique(t *testing.T) {
 	})
 }
 
-func TestAbandonedCallsAreBounded(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		until := make(chan struct{})
-		stuck := newStuckHandler(until)
-		l2, err := loki.New(loki.Config{ServiceKey: "job", Primary: stuck, PrimaryTimeout: 10 * time.Millisecond})
-		require.NoError(t, err)
-		for range 2 * loki.MaxAbandoned {
-			require.ErrorIs(t, l2.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t)), loki.ErrUnavailable)
-		}
-		require.LessOrEqual(t, stuck.most(), int64(loki.MaxAbandoned+2), "calls that do not return pile up")
-		start := time.Now()
-		err = l2.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t))
-		require.ErrorContains(t, err, "have not returned")
-		require.Zero(t, time.Since(start), "unavailable at once")
-
-		close(until)
-		time.Sleep(5 * time.Second)
-		r.requireRan(l2)
-		require.NoError(t, l2.Close(t.Context()))
-	})
-}
-
 // https://github.com/kestra-io/kestra/issues/13079
 func TestInvisibleCharactersAreRefused(t *testing.T) {
 	mem := memhandler.New()

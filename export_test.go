@@ -11,9 +11,13 @@ const (
 	MarginFraction  = marginFraction
 	MaxPending      = maxPending
 	MaxAbandoned    = maxAbandoned
-	Linger          = linger
-	ProbeSuffix     = probeSuffix
-	MirrorSlots     = backgroundSlots
+	ManyAbandoned   = manyAbandoned
+
+	MaxAbandonedOfKey = maxAbandonedOfKey
+	MaxLingering      = maxLingering
+	Linger            = linger
+	ProbeSuffix       = probeSuffix
+	MirrorSlots       = backgroundSlots
 )
 
 // Margin is the part of an expiry in which a lease is not trusted.

@@ -481,3 +481,26 @@ func TestAnOutageOfBothStoresIsAnError(t *testing.T) {
 		require.Equal(t, []slog.Level{slog.LevelDebug}, levels(loki.KindFellBack))
 	})
 }
+
+// Without another store, callers ask a store that fails. As long as they do, probes would only compete with them.
+func TestHealthProbesWhatNoCallerAsks(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		probes := func() (n int) {
+			for _, c := range r.primary.Calls(lokitest.OpLock) {
+				if strings.Contains(c.Claim.Key, loki.ProbeSuffix) {
+					n++
+				}
+			}
+			return n
+		}
+		r.primary.fail(errDown)
+		for range 60 {
+			require.ErrorIs(t, r.try(l), loki.ErrUnavailable)
+			time.Sleep(time.Second)
+		}
+		require.Zero(t, probes())
+		time.Sleep(4 * loki.BreakerMaxPause)
+		require.NotZero(t, probes())
+	})
+}

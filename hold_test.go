@@ -41,6 +41,23 @@ func TestMinHold_IsKeptWhateverLandsLate(t *testing.T) {
 	}
 }
 
+// The hold counts from the grant, however long that was on its way.
+func TestMinHold_CountsFromTheGrant(t *testing.T) {
+	for _, mode := range []func(*loki.Config){alone, func(*loki.Config) {}, inSync} {
+		inRig(t, func(t *testing.T, r *rig) {
+			a, b := r.locker(mode), r.locker(mode)
+			slow := lokitest.Fault{After: lokitest.Pause{For: 100 * time.Millisecond}}
+			r.primary.faults.Next(lokitest.OpLock, slow)
+			r.secondary.faults.Next(lokitest.OpLock, slow)
+			r.requireRan(a, loki.WithMinHold(time.Minute))
+			time.Sleep(time.Minute - 50*time.Millisecond)
+			r.requireBusy(b)
+			time.Sleep(100 * time.Millisecond)
+			r.requireRan(b)
+		})
+	}
+}
+
 // The mirror write had not begun when fn returned: the hold is written to the secondary in its place.
 func TestMinHold_IsInTheSecondaryToo(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

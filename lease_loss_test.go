@@ -115,3 +115,23 @@ func TestLoss_MinimumHoldDoesNotWaitForAPrimaryThatIsDown(t *testing.T) {
 		require.Less(t, time.Since(start), 100*time.Millisecond)
 	})
 }
+
+// A renewal for which next to no time was left says nothing about the primary: its release is waited for.
+func TestLoss_RenewalWithoutTimeIsNoSilence(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(inSync)
+		slow := lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}}
+		r.secondary.faults.Set(lokitest.OpLock, slow)
+		r.secondary.nextCall(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 2840 * time.Millisecond}})
+		r.primary.faults.Set(lokitest.OpExtend, slow)
+		r.primary.faults.Set(lokitest.OpRelease, slow)
+		err := l.ExecuteWithinLock(t.Context(), 3*time.Second, func(ctx context.Context) error { // a lease of 10 ms
+			<-ctx.Done()
+			return nil
+		})
+		require.ErrorIs(t, err, loki.ErrExpired)
+		require.NotEmpty(t, r.primary.Calls(lokitest.OpExtend))
+		require.NotEmpty(t, r.primary.Calls(lokitest.OpRelease), "not left to the background")
+		require.Empty(t, r.primary.mem.HeldKeys())
+	})
+}

@@ -30,6 +30,28 @@ func TestSuspect_SilenceAfterARefusalIsNoAgreement(t *testing.T) {
 	})
 }
 
+// Nor does its silence within the acquisition in which it has named that holder.
+func TestSuspect_SilenceRevokesNoRefusal(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown})
+		r.requireRan(l)
+		r.primaryIsBack() // after an outage, the secondary is asked before fn
+		r.secondary.plant(t, foreign(time.Minute))
+		refusals := 0
+		r.secondary.faults.Decide(func(op lokitest.Op, _ loki.Claim) lokitest.Fault {
+			if refusals++; op == lokitest.OpLock && refusals > 1 {
+				return lokitest.Fault{Err: errDown}
+			}
+			return lokitest.Fault{}
+		})
+		require.ErrorContains(t, r.requireBusy(l), "somebody else")
+		r.secondary.heal()
+		r.requireForeign()
+		time.Sleep(time.Minute)
+	})
+}
+
 // A fallback that was refused knows the holder, too.
 func TestSuspect_ARefusedFallbackIsRemembered(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
@@ -55,7 +77,7 @@ func TestSuspect_EndsAfterTheLongestExpiry(t *testing.T) {
 		time.Sleep(30 * 24 * time.Hour)
 		r.secondary.hang()
 		for i := range 100 {
-			require.Zero(t, r.requireRan(l, loki.WithResource(fmt.Sprint(i))).Waited)
+			require.Zero(t, r.requireRan(l, loki.WithResource(fmt.Sprint(i))).Waited, "resource %d", i)
 		}
 	})
 }
@@ -160,6 +182,26 @@ func TestReconciler_HangingKeysTakeNothingFromTheOthers(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		for _, ls := range append(all, well) {
+			_ = ls.Release(t.Context())
+		}
+	})
+}
+
+// Leases are acquired faster than the secondary records them: their callers write the mirror then, and no more than a few
+// first writes wait.
+func TestReconciler_CallersHelpWhenFirstWritesWait(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 40 * time.Millisecond}})
+		const leases = 500
+		var all []*loki.Lease
+		for i := range leases {
+			ls, err := l.Acquire(t.Context(), time.Minute, loki.WithResource(fmt.Sprint(i)))
+			require.NoError(t, err)
+			all = append(all, ls)
+		}
+		require.GreaterOrEqual(t, len(r.secondary.mem.HeldKeys()), leases-5*loki.MirrorSlots-1)
+		for _, ls := range all {
 			_ = ls.Release(t.Context())
 		}
 	})

@@ -6,3 +6,10 @@ func (q *Queue) Sites() int {
 	defer q.mu.Unlock()
 	return len(q.sites)
 }
+
+// Listed returns how many entries the list of a class has, old ones among them.
+func (q *Queue) Listed(class int) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ready[class])
+}

@@ -40,17 +40,19 @@ type Queue struct {
 
 	mu      sync.Mutex
 	sites   map[string]*site // a key is here while it has work, a caller, or a time to look again
-	ready   [][]*site
-	holding int // pieces of work that hold a slot
-	running int // pieces of work that a slot was taken for and that have not returned
+	ready   [][]*site        // by class, the oldest first; a key that is not queued there any more leaves an old entry behind
+	queued  []int            // by class, the keys that are queued
+	holding int              // pieces of work that hold a slot
+	running int              // pieces of work that a slot was taken for and that have not returned
 }
 
 // site is one key.
 type site struct {
 	key     string
 	busy    bool      // the turn is taken
-	queued  bool      // it is in ready
-	class   int       // where; an entry in another class is an old one
+	queued  bool      // it waits for a slot; the turn is free then
+	class   int       // of the work that it waits with
+	listed  uint64    // the classes in which it has an entry in ready, by bit
 	since   time.Time // since when
 	callers []chan struct{}
 	timer   *time.Timer
@@ -58,7 +60,7 @@ type site struct {
 
 // New returns an empty Queue.
 func New(c Config) *Queue {
-	return &Queue{Config: c, sites: make(map[string]*site), ready: make([][]*site, c.Classes)}
+	return &Queue{Config: c, sites: make(map[string]*site), ready: make([][]*site, c.Classes), queued: make([]int, c.Classes)}
 }
 
 // at is called with mu held.
@@ -87,6 +89,7 @@ func (q *Queue) Take(ctx context.Context, key string, deadline time.Time) bool {
 	q.mu.Lock()
 	s := q.at(key)
 	if !s.busy {
+		q.dequeue(s)
 		s.busy = true
 		if class, _ := q.Due(key); class != 0 {
 			q.mu.Unlock()
@@ -137,24 +140,54 @@ func (q *Queue) Waiting(key string) int {
 func (q *Queue) Behind(class int) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, s := range q.ready[class] {
-		if s.queued && s.class == class && !s.busy {
-			return time.Since(s.since)
-		}
+	if s := q.first(class); s != nil {
+		return time.Since(s.since)
 	}
 	return 0
 }
 
 // Queued returns how many keys wait for a slot with work of a class.
-func (q *Queue) Queued(class int) (n int) {
+func (q *Queue) Queued(class int) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, s := range q.ready[class] {
-		if s.queued && s.class == class && !s.busy {
-			n++
+	return q.queued[class]
+}
+
+// first returns the oldest entry of a class, nil if there is none, and drops old entries. It is called with mu held.
+func (q *Queue) first(class int) *site {
+	for len(q.ready[class]) > 0 {
+		s := q.ready[class][0]
+		if s.queued && s.class == class {
+			return s
 		}
+		s.listed &^= 1 << class
+		q.ready[class][0] = nil
+		q.ready[class] = q.ready[class][1:]
 	}
-	return n
+	return nil
+}
+
+// enqueue is called with mu held.
+func (q *Queue) enqueue(s *site, class int) {
+	since := time.Now()
+	if s.queued {
+		since = s.since
+	}
+	q.dequeue(s)
+	s.queued, s.class, s.since = true, class, since
+	q.queued[class]++
+	if s.listed&(1<<class) == 0 {
+		s.listed |= 1 << class
+		q.ready[class] = append(q.ready[class], s)
+	}
+}
+
+// dequeue is called with mu held.
+func (q *Queue) dequeue(s *site) {
+	if s.queued {
+		s.queued = false
+		q.queued[s.class]--
+	}
 }
 
 // pass hands the turn on. It is called with mu held.
@@ -177,14 +210,14 @@ func (q *Queue) plan(s *site) {
 	class, at := q.Due(s.key)
 	switch {
 	case class != Nothing && s.queued && s.class <= class:
+		return
 	case class != Nothing:
-		if !s.queued {
-			s.since = time.Now()
-		}
-		s.queued, s.class = true, class
-		q.ready[class] = append(q.ready[class], s)
+		q.enqueue(s, class)
 		q.dispatch()
-	case s.queued: // a worker finds that there is nothing to do
+		return
+	}
+	q.dequeue(s)
+	switch {
 	case at.IsZero():
 		if s.timer != nil {
 			s.timer.Stop()
@@ -209,17 +242,12 @@ func (q *Queue) look(s *site) {
 // dispatch starts workers. It is called with mu held.
 func (q *Queue) dispatch() {
 	for class := range q.ready {
-		for len(q.ready[class]) > 0 && q.holding < q.Slots && q.running < q.Limit {
-			s := q.ready[class][0]
-			q.ready[class][0] = nil
-			q.ready[class] = q.ready[class][1:]
-			if !s.queued || s.class != class {
-				continue // it has become more urgent since, and has been dealt with
+		for q.holding < q.Slots && q.running < q.Limit {
+			s := q.first(class)
+			if s == nil {
+				break
 			}
-			s.queued = false
-			if s.busy {
-				continue // whoever has the turn looks again when it passes it on
-			}
+			q.dequeue(s)
 			s.busy = true
 			q.holding++
 			q.running++

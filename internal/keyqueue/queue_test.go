@@ -257,3 +257,46 @@ func TestBehind_IsHowLongWorkHasWaitedForASlot(t *testing.T) {
 		require.Zero(t, o.queue.Behind(ordinary))
 	})
 }
+
+// Work that is not due any more waits for no slot.
+func TestQueued_CountsWhatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		due := map[string]int{}
+		q := keyqueue.New(keyqueue.Config{
+			Classes: 2, Slots: 1, Patience: time.Hour, Limit: 1,
+			Due: func(key string) (int, time.Time) {
+				if class, ok := due[key]; ok {
+					return class, time.Time{}
+				}
+				return keyqueue.Nothing, time.Time{}
+			},
+			Work: func(key string) { delete(due, key); <-hang },
+		})
+		change := func(key string, class int) {
+			if due[key] = class; class == keyqueue.Nothing {
+				delete(due, key)
+			}
+			q.Changed(key)
+			synctest.Wait()
+		}
+		change("hangs", 1)
+		require.Zero(t, q.Queued(1))
+		for range 100 { // one key again and again
+			change("a", 1)
+			require.Equal(t, 1, q.Queued(1))
+			change("a", keyqueue.Nothing)
+			require.Zero(t, q.Queued(1))
+			require.Zero(t, q.Behind(1))
+		}
+		require.LessOrEqual(t, q.Listed(1), 1)
+		change("a", 1)
+		change("a", 0)
+		require.Equal(t, []int{1, 0}, []int{q.Queued(0), q.Queued(1)})
+		change("b", 1)
+		close(hang)
+		synctest.Wait()
+		require.Empty(t, due)
+		require.Zero(t, q.Queued(0)+q.Queued(1)+q.Sites())
+	})
+}

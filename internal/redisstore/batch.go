@@ -72,13 +72,6 @@ type call struct {
 	err     error
 }
 
-// isLate reports whether nobody waits for the call any more. The Locker's context may live on after its deadline, for a
-// request that is on its way; what is not is sent no more.
-func (c *call) isLate() bool {
-	deadline, ends := c.ctx.Deadline()
-	return c.ctx.Err() != nil || ends && !time.Now().Before(deadline)
-}
-
 var errNoTurn = errors.New("not sent: too many requests to this server were under way all the time")
 
 // trip is one command, or one pipeline, on its way.
@@ -116,7 +109,7 @@ func (b *batcher) do(ctx context.Context, id queueID, m *message, send sender) e
 
 	patience := time.NewTicker(overdue)
 	defer patience.Stop()
-	var late <-chan time.Time
+	var late <-chan time.Time // ctx may live on after its deadline, for a request that is on its way: one that waits is sent no more
 	if deadline, ends := ctx.Deadline(); ends {
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
@@ -193,7 +186,7 @@ func (b *batcher) next(id queueID, q *queue, send sender) {
 	for q.free() && len(q.waiting) > 0 {
 		var batch []*call
 		for len(q.waiting) > 0 && len(batch) < maxBatch {
-			if c := q.waiting[0]; !c.isLate() {
+			if c := q.waiting[0]; c.ctx.Err() == nil { // else its caller has gone
 				c.sent = true
 				batch = append(batch, c)
 			}

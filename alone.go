@@ -23,7 +23,7 @@ func (m alone) renew(ctx context.Context, ls *Lease) renewal {
 	case a.err != nil:
 		return notRenewed(a.err)
 	case !a.Held:
-		return lostBy(ErrNotHeld, nil)
+		return lostBy(ErrNotHeld, lostRecord(Primary))
 	}
 	return renewedBy(Primary)
 }

@@ -133,11 +133,13 @@ func (m async) renew(ctx context.Context, ls *Lease) renewal {
 	// The primary is unavailable. Within its validity the lock is still ours, so the secondary may record it now if it never
 	// did.
 	m.suspects.outage(m.longestExpiry())
-	b := m.renewInSecondary(ctx, ls)
+	b := m.lockInTurn(ctx, ls, time.Time{}, time.Until(ls.validNow()))
 	switch {
 	case b.err != nil:
 		return notRenewed(errors.Join(a.err, b.err))
 	case b.Held:
+		ls.agreedAgain()
+		m.reportRenewed(ls, m.secondary, OpLock, b)
 		m.events.emit(ls.ctx, Event{Kind: KindFellBack, Store: Primary, Op: OpExtend, Key: ls.claim.Key, Err: a.err})
 		return renewedBy(Secondary)
 	}
@@ -150,11 +152,11 @@ func (m async) renew(ctx context.Context, ls *Lease) renewal {
 // the lock is still ours, and it is not acquired anew behind fn's back. An error is as final here as a no.
 func (m async) forgotten(ctx context.Context, ls *Lease) renewal {
 	if !ls.stands(m.secondary) {
-		return lostBy(ErrNotHeld, nil)
+		return lostBy(ErrNotHeld, lostRecord(Primary))
 	}
 	b := m.renewInSecondary(ctx, ls)
 	if b.err != nil || !b.Held {
-		return lostBy(ErrNotHeld, b.err)
+		return lostBy(ErrNotHeld, errors.Join(lostRecord(Primary), b.err))
 	}
 	m.suspects.lost(ls.claim.Key, ls.claim.Expiry)
 	m.reportForgotten(ls)
@@ -167,7 +169,7 @@ func (m async) renewBySecondary(ctx context.Context, ls *Lease) renewal {
 	b := m.renewInSecondary(ctx, ls)
 	switch {
 	case b.err == nil && !b.Held:
-		return lostBy(ErrNotHeld, conflictWith(b.HeldBy))
+		return lostBy(ErrNotHeld, lostRecord(Secondary))
 	case b.err != nil && (ctx.Err() != nil || ls.ended()):
 		return notRenewed(b.err)
 	case ls.ended():

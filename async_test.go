@@ -239,6 +239,60 @@ func TestConflict_AsyncClosureThatEndsBetweenARefusalAndSilence(t *testing.T) {
 	})
 }
 
+// A secondary that takes longer than a mirror write may, and is heard all the same.
+func TestConflict_AsyncIsFoundThroughASlowSecondary(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 200 * time.Millisecond}, After: lokitest.Pause{For: 200 * time.Millisecond}})
+		r.secondary.plant(t, foreign(time.Minute))
+		l := r.locker()
+		start := time.Now()
+		err := l.ExecuteWithinLock(t.Context(), time.Second, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		require.ErrorIs(t, err, loki.ErrConflict)
+		require.Less(t, time.Since(start), 1500*time.Millisecond)
+		r.requireForeign()
+	})
+}
+
+// A changed password of the primary ends no running job, in whatever mode.
+func TestRenewal_PermanentErrorOfThePrimaryEndsNoRunningJob(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"async": func(*loki.Config) {}, "sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(mode)
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 9*time.Second, func(ctx context.Context) error {
+					r.primary.fail(errors.New("WRONGPASS invalid username-password pair"))
+					time.Sleep(time.Minute)
+					return ctx.Err()
+				}))
+				require.NotEmpty(t, r.events(loki.KindRefused))
+				r.primary.heal()
+			})
+		})
+	}
+}
+
+// Both stores have lost the record, and another instance may have held the lock meanwhile.
+func TestRenewal_RecordsNothingAnewThatWasLost(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"async": func(*loki.Config) {}, "sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				a, b := r.locker(mode), r.locker(mode)
+				err := a.ExecuteWithinLock(t.Context(), 9*time.Second, func(ctx context.Context) error {
+					time.Sleep(time.Second)
+					token := r.primary.lastToken()
+					r.primary.lose(t, token)
+					r.secondary.lose(t, token)
+					r.requireRan(b)
+					<-ctx.Done()
+					return nil
+				})
+				require.ErrorIs(t, err, loki.ErrNotHeld)
+				require.ErrorContains(t, err, "has lost the record")
+			})
+		})
+	}
+}
+
 // requireForeign checks that the planted row is untouched.
 func (r *rig) requireForeign() loki.Claim {
 	r.t.Helper()

@@ -17,6 +17,9 @@ import (
 // that carries the first attempt may be dead: a firewall forgets an idle one without a word to either end.
 const repeatFraction = 4
 
+// deadlineSlack is how much before the caller's deadline a handler may end a call because of it.
+const deadlineSlack = 5 * time.Millisecond
+
 // answer is what a store said, or that it did not.
 type answer struct {
 	Grant
@@ -82,7 +85,8 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		s.health.note(ctx, op, c.Key, a)
 	}()
 	deadline := a.sent.Add(limit)
-	if callers, ok := ctx.Deadline(); ok && callers.Before(deadline) {
+	callers, ok := ctx.Deadline()
+	if ok = ok && callers.Before(deadline); ok {
 		deadline = callers
 	}
 	x := newExchange(ctx, s, op, deadline, send, abandoned)
@@ -146,6 +150,9 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		case t.grant.Held != answered.grant.Held:
 			a.failed = true // which of them was carried out last is not known
 		}
+	}
+	if ok && answered == nil && time.Until(deadline) <= deadlineSlack { // a handler may see the end of the caller's time before ctx does
+		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // the caller does not want the answer any more
 		x.cancel()
@@ -275,7 +282,9 @@ func (x *exchange) send(c Claim) *attempt {
 				x.abandoned.add(t.key, -1)
 			}
 		}()
-		t.grant, t.err = x.request(x.ctx, c)
+		if t.grant, t.err = x.request(x.ctx, c); t.err != nil {
+			_ = t.err.Error() // here, where a panic is the handler's: that of a nil pointer in an error, for example
+		}
 	}()
 	return t
 }

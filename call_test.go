@@ -281,3 +281,67 @@ func TestCall_ManyCallersOfASlowStoreAreAllAnswered(t *testing.T) {
 		require.Empty(t, r.events(loki.KindReleaseFailed))
 	})
 }
+
+// A handler may see the end of the caller's time a moment before the context does, and what it returns then says nothing about
+// the store.
+func TestCall_HandlersEndOfTheCallersTimeIsTheCallers(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}, "sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				full := func(ctx context.Context) error { // as the handler of a full pool does
+					deadline, _ := ctx.Deadline()
+					time.Sleep(time.Until(deadline) - time.Millisecond)
+					return loki.NotSent(context.DeadlineExceeded)
+				}
+				l := r.locker(mode, func(c *loki.Config) {
+					if c.Secondary == nil {
+						c.Primary = &busyPool{r.primary, full}
+					} else {
+						c.Secondary = &busyPool{r.secondary, full}
+						c.Mirror = loki.MirrorSync
+					}
+				})
+				for range 5 {
+					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+					err := l.ExecuteWithinLock(ctx, time.Minute, mustNotRun(t))
+					cancel()
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.NotErrorIs(t, err, loki.ErrUnavailable)
+					synctest.Wait() // for its rollback
+				}
+				r.requireReported()
+			})
+		})
+	}
+}
+
+// busyPool is a store whose connections are all in use.
+type busyPool struct {
+	*testStore
+	wait func(context.Context) error
+}
+
+func (s *busyPool) Grant(ctx context.Context, _ loki.Claim) (loki.Grant, error) {
+	return loki.Grant{}, s.wait(ctx)
+}
+
+// A nil pointer in an error is a bug of the handler, and is reported like its panic.
+func TestCall_ErrorWhoseTextPanicsIsThePanicOfTheHandler(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		var nothing *brokenError
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: nothing})
+		err := l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t))
+		require.ErrorContains(t, err, "the handler panicked")
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: nothing})
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Minute, func(context.Context) error {
+			time.Sleep(time.Second) // its mirror write fails
+			return nil
+		}))
+		require.Len(t, r.events(loki.KindPanic), 2)
+	})
+}
+
+type brokenError struct{ text string }
+
+func (e *brokenError) Error() string { return e.text }

@@ -53,7 +53,7 @@ type health struct {
 	proof     time.Time           // when the latest of the calls that were answered was sent
 	last      string              // the latest key that the breaker sent elsewhere: what is probed for every key
 	err       error               // the handler's latest failure
-	asked     time.Time           // when an acquisition failed last
+	asked     time.Time           // when an acquisition failed last, since one was answered
 	since     time.Time           // when the first of the calls that failed was sent
 	calls     int                 // acquisitions and renewals that failed since then, or that the breaker kept from the store
 	back      time.Time           // when the last failing key was answered, zero before
@@ -173,7 +173,7 @@ func (h *health) answered(ctx context.Context, op Op, key string, sent time.Time
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if op == OpLock && !sent.Before(h.ungranted) {
-		h.ungranted = time.Time{}
+		h.ungranted, h.asked = time.Time{}, time.Time{}
 	}
 	h.proof = later(h.proof, sent)
 	clear(h.streak)

@@ -58,6 +58,25 @@ func TestMinHold_CountsFromTheGrant(t *testing.T) {
 	}
 }
 
+// The primary was down when fn returned. When it is back, another instance has just acquired it, and backs off: the hold is
+// set there as soon as that one has gone.
+func TestMinHold_IsSetInThePrimaryAfterAnotherHasBackedOff(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(), r.locker(alone)
+		r.primary.fail(loki.NotSent(errDown))
+		r.requireRan(a, loki.WithMinHold(time.Minute))
+		other := foreign(2 * time.Second)
+		r.primary.heal()
+		r.primary.plant(t, other)
+		time.Sleep(1500 * time.Millisecond)
+		require.NoError(t, r.primary.mem.Release(t.Context(), other))
+		time.Sleep(10 * time.Second)
+		r.requireBusy(b)
+		time.Sleep(time.Minute)
+		r.requireRan(b)
+	})
+}
+
 // The mirror write had not begun when fn returned: the hold is written to the secondary in its place.
 func TestMinHold_IsInTheSecondaryToo(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

@@ -543,6 +543,21 @@ func (ls *Lease) sent(s *store) bool {
 	return ls.record(s.name).sent
 }
 
+// heardSince reports whether a store has answered, in time, a request that was sent after that moment.
+func (ls *Lease) heardSince(s *store, sent time.Time) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.record(s.name).heard.After(sent)
+}
+
+// isMirrored reports whether the lease lives by the primary, and the secondary is to have its record.
+func (ls *Lease) isMirrored() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	end, _ := ls.wants(Secondary)
+	return !ls.over && !end.IsZero()
+}
+
 // silent reports whether a store did not answer the latest request.
 func (ls *Lease) silent(s *store) bool {
 	ls.mu.Lock()
@@ -700,13 +715,14 @@ func (ls *Lease) needs(s *store) (class int, at time.Time, settled bool) {
 	case do != stepNone:
 		return classAgain, at, false
 	}
-	if settled = over && r.settled(now, end); settled {
-		ls.locker.background.add(-r.owed)
-		r.owed = 0
-		if r.counted {
-			r.counted = false
-			s.background.pending.Add(-1)
-		}
+	if !over || !at.IsZero() {
+		return keyqueue.Nothing, at, false
+	}
+	ls.locker.background.add(-r.owed) // what an abandoned call makes necessary when it returns counts anew
+	r.owed = 0
+	if settled = r.inFlight == 0; settled && r.counted {
+		r.counted = false
+		s.background.pending.Add(-1)
 	}
 	return keyqueue.Nothing, at, settled
 }
@@ -783,6 +799,8 @@ func (ls *Lease) tookAnswer(w *reconciler, q pendingRequest, a answer) (event Ev
 		r.confirmed(q.end, q.disturbed)
 	case a.err == nil && q.over && !q.extend && !ls.completion && w.s.name == Secondary && !ls.outlastsGrace(a.HeldBy, now):
 		r.refused(now) // the previous holder's release may be on its way
+	case a.err == nil && q.over && !q.extend && !ls.completion && w.s.name == Primary && ls.secondary.agreed:
+		r.again(now, failedPause, ls.claim.Expiry/8) // the secondary keeps the hold, and makes the primary's holder back off
 	case a.err == nil && q.over && (!q.extend || r.found == foundNothing):
 		// Another token holds the key, and nothing of ours is left; or the lock is lost, which the mode decides.
 		r.confirmed(q.end, q.disturbed)

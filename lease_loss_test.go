@@ -121,7 +121,7 @@ func TestLoss_RenewalWithoutTimeIsNoSilence(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(inSync)
 		slow := lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}}
-		r.secondary.faults.Set(lokitest.OpLock, slow)
+		r.secondary.faults.Set(lokitest.OpExtend, slow)
 		r.secondary.nextCall(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 2840 * time.Millisecond}})
 		r.primary.faults.Set(lokitest.OpExtend, slow)
 		r.primary.faults.Set(lokitest.OpRelease, slow)

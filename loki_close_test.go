@@ -139,3 +139,20 @@ func TestClose_GivesUpOnAClosureThatGoesOn(t *testing.T) {
 		}))
 	})
 }
+
+// Calls of a handler that never return are waited for as long as their answers could matter.
+func TestClose_EndsBesideCallsThatNeverReturn(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), time.Second, func(context.Context) error {
+			for _, op := range everyOp {
+				r.primary.faults.Set(op, lokitest.Fault{Before: late(2 * time.Hour)})
+			}
+			time.Sleep(20 * time.Second)
+			return nil
+		}))
+		start := time.Now()
+		require.NoError(t, l.Close(t.Context()))
+		require.LessOrEqual(t, time.Since(start), 31*time.Second)
+	})
+}

@@ -176,14 +176,25 @@ func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, 
 	return a
 }
 
-// lockInTurn is lock for the secondary, in the key's turn, so that what this process asks of it about one key arrives in
-// order, also across successive leases. A caller that had to wait for its turn shares the refusal that another caller got
-// meanwhile: the last of many would have no time left to ask.
+// extend extends ls in a store, and notes the answer. A store that cannot extend records it anew.
+func (l *Locker) extend(ctx context.Context, ls *Lease, s *store, limit time.Duration) answer {
+	a := s.extend(ctx, ls.sending(s, !s.extends()), time.Time{}, limit)
+	ls.answered(s, a)
+	return a
+}
+
+// lockInTurn is lock for the secondary, see inTurn.
 func (l *Locker) lockInTurn(ctx context.Context, ls *Lease, ends time.Time, limit time.Duration) answer {
+	return l.inTurn(ctx, ls, limit, func(limit time.Duration) answer { return l.lock(ctx, ls, l.secondary, ends, limit) })
+}
+
+// inTurn asks the secondary about ls in the key's turn, so that what this process asks of it about one key arrives in
+// order, also across successive leases. A caller that had to wait for its turn shares the refusal that another caller got
+// meanwhile: many would have to wait for long.
+func (l *Locker) inTurn(ctx context.Context, ls *Lease, limit time.Duration, ask func(limit time.Duration) answer) answer {
 	s, key := l.secondary, ls.claim.Key
 	queued := time.Now()
-	deadline := queued.Add(min(limit, s.timeout))
-	if !s.background.take(ctx, key, deadline) {
+	if !s.background.take(ctx, key, queued.Add(min(limit, s.timeout))) {
 		a := answer{sent: time.Now(), expiry: ls.claim.Expiry, calledOff: ctx.Err() != nil}
 		a.err = s.wrap(OpLock, ls.claim, Unavailable(fmt.Errorf("not asked in time, an earlier request for the same key has not been answered: %w", context.DeadlineExceeded)))
 		if a.calledOff {
@@ -196,19 +207,34 @@ func (l *Locker) lockInTurn(ctx context.Context, ls *Lease, ends time.Time, limi
 	if by, ok := s.background.refusedSince(key, queued); ok && !ls.sent(s) {
 		return answer{Grant: Grant{HeldBy: by}, sent: time.Now(), expiry: ls.claim.Expiry}
 	}
-	a := l.lock(ctx, ls, s, ends, time.Until(deadline))
-	l.noteRefusal(s, key, a)
-	if a.err == nil && !a.Held {
+	a := ask(limit - time.Since(queued)) // the store has its timeout from now on
+	l.noteHolder(s, key, a)
+	if a.err == nil && !a.Held && a.records {
 		s.background.refused(key, a)
 	}
 	return a
 }
 
-// noteRefusal makes a key suspect if the secondary has answered a request to record it that another token holds it,
-// whatever the request was for: a start, a renewal, a mirror write, a minimum hold.
-func (l *Locker) noteRefusal(s *store, key string, a answer) {
-	if s.name == Secondary && a.records && a.err == nil && !a.Held {
+// noteHolder notes who holds a key, if the secondary has answered a request to record it, whatever the request was for: a
+// start, a renewal, a mirror write, a minimum hold.
+func (l *Locker) noteHolder(s *store, key string, a answer) {
+	switch {
+	case s.name != Secondary || !a.records || a.err != nil:
+	case a.Held:
+		l.suspects.granted(key)
+	default:
 		l.suspects.refused(key, a)
+	}
+}
+
+// heardLate takes an answer that came when its caller had gone.
+func (l *Locker) heardLate(ls *Lease, s *store, a answer) {
+	if !a.records || ls.heardSince(s, a.sent) {
+		return
+	}
+	l.noteHolder(s, ls.claim.Key, a)
+	if m, ok := l.mode.(async); ok && s.name == Secondary && ls.isMirrored() {
+		m.mirrored(ls, a)
 	}
 }
 
@@ -232,8 +258,7 @@ func (l *Locker) renewInPrimary(ctx context.Context, ls *Lease, shares int) answ
 	var a answer
 	if ls.stands(s) {
 		op = OpExtend
-		a = s.extend(ctx, ls.sending(s, !s.extends()), time.Time{}, limit)
-		ls.answered(s, a)
+		a = l.extend(ctx, ls, s, limit)
 	} else {
 		a = l.lock(ctx, ls, s, time.Time{}, limit)
 	}
@@ -241,13 +266,14 @@ func (l *Locker) renewInPrimary(ctx context.Context, ls *Lease, shares int) answ
 	return a
 }
 
-// renewInSecondary writes the record in the secondary for its full expiry.
+// renewInSecondary extends the record in the secondary, which stands there. It is not recorded anew: if it is gone, another
+// instance may have held the lock meanwhile.
 func (l *Locker) renewInSecondary(ctx context.Context, ls *Lease) answer {
-	a := l.lockInTurn(ctx, ls, time.Time{}, time.Until(ls.validNow()))
+	a := l.inTurn(ctx, ls, time.Until(ls.validNow()), func(limit time.Duration) answer { return l.extend(ctx, ls, l.secondary, limit) })
 	if a.err == nil && a.Held {
 		ls.agreedAgain()
 	}
-	l.reportRenewed(ls, l.secondary, OpLock, a)
+	l.reportRenewed(ls, l.secondary, OpExtend, a)
 	return a
 }
 
@@ -287,6 +313,11 @@ func (l *Locker) noteExpiry(expiry time.Duration) {
 			return
 		}
 	}
+}
+
+// lostRecord says what ErrNotHeld alone does not: which store it was, and what may have happened there.
+func lostRecord(s Store) error {
+	return fmt.Errorf("the %s has lost the record: it was restarted without its data, failed over, evicted or deleted the key, or its clock stepped", s)
 }
 
 func conflictWith(h Holder) error {

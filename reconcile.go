@@ -229,7 +229,7 @@ func (w *reconciler) perform(ls *Lease) error {
 	event, owed, tooMany := ls.tookAnswer(w, q, a)
 	if q.step == stepKeep {
 		w.follow(ls, a)
-		w.l.noteRefusal(w.s, ls.claim.Key, a)
+		w.l.noteHolder(w.s, ls.claim.Key, a)
 	}
 	if q.over && event == KindRefused {
 		w.s.health.refused(ctx, OpRelease, ls.claim.Key, a)
@@ -253,7 +253,8 @@ func (w *reconciler) perform(ls *Lease) error {
 	return a.err
 }
 
-// follow waits for abandoned calls. What they change, when they return, is changed back.
+// follow waits for abandoned calls. What they change, when they return, is changed back. What they answer counts as an answer
+// about the key: a store that takes longer than its callers may wait would not be heard at all otherwise.
 func (w *reconciler) follow(ls *Lease, a answer) {
 	if len(a.left) == 0 {
 		return
@@ -263,12 +264,19 @@ func (w *reconciler) follow(ls *Lease, a answer) {
 	timer := time.AfterFunc(maxAbandonedWait, counted)
 	go func() {
 		failed := false
+		var late []answer
 		for _, t := range a.left {
 			<-t.returned
 			failed = failed || t.err != nil && !isNotSent(t.err)
+			if t.err == nil {
+				late = append(late, answer{Grant: t.grant, sent: a.sent, expiry: a.expiry, records: a.records})
+			}
 		}
 		timer.Stop()
 		ls.returned(w.s, len(a.left), a.records, failed, a.expiry)
+		for _, b := range late {
+			w.l.heardLate(ls, w.s, b)
+		}
 		w.changed(ls)
 		counted()
 	}()
@@ -308,22 +316,22 @@ func (w *reconciler) tidyRefusals(key string) {
 	}
 }
 
-// refused notes a refusal for the callers that wait for the key's turn.
+// refused notes the holder that the store has named, for the callers that wait for the key's turn.
 func (w *reconciler) refused(key string, a answer) {
 	if w.queue.Waiting(key) == 0 {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.refusals[key] = refusalAt{sent: a.sent, by: a.HeldBy}
+	w.refusals[key] = refusalAt{a.sent, a.HeldBy}
 }
 
-// refusedSince returns the holder that the store named when it refused a request that was sent after queued.
-func (w *reconciler) refusedSince(key string, queued time.Time) (Holder, bool) {
+// refusedSince returns the holder that the store has named in answer to a request that was sent since then.
+func (w *reconciler) refusedSince(key string, then time.Time) (Holder, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r, ok := w.refusals[key]
-	return r.by, ok && !r.sent.Before(queued)
+	return r.by, ok && !r.sent.Before(then)
 }
 
 // finding is what a store that had confirmed a lease found at its release.

@@ -1,6 +1,7 @@
 package loki_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -60,5 +61,23 @@ func TestFallBackIsNotBusyAfterARelease(t *testing.T) {
 		require.NoError(t, held.Release(t.Context()))
 		r.requireRan(other)
 		all.Wait()
+	})
+}
+
+// The secondary decides, and is slow. A caller that had to wait for its turn has the time of a call from then on.
+func TestFallBackBehindASlowCallIsBusy(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		slow := lokitest.Fault{Before: lokitest.Pause{For: 800 * time.Millisecond}, After: lokitest.Pause{For: 800 * time.Millisecond}}
+		r.secondary.faults.Set(lokitest.OpLock, slow)
+		r.primary.fail(errDown)
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() {
+			first <- l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { time.Sleep(10 * time.Second); return nil })
+		}()
+		time.Sleep(100 * time.Millisecond)
+		go func() { second <- l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t)) }()
+		require.ErrorIs(t, <-second, loki.ErrBusy)
+		require.NoError(t, <-first)
 	})
 }

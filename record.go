@@ -18,6 +18,7 @@ type record struct {
 	stands bool // the store's latest answer was that the claim holds
 	silent bool // the store did not answer the latest request
 
+	heard      time.Time // when the latest request was sent that the store has answered in time
 	ends       time.Time // the end that the store confirmed last, counted from before the request was sent
 	validUntil time.Time // until when that may be trusted
 	forgets    time.Time // from when on the store has forgotten the claim by itself, whatever happened
@@ -94,16 +95,13 @@ func (r *record) next(now, want time.Time, over bool) (step, time.Time) {
 	return stepKeep, time.Time{}
 }
 
-// settled reports whether the record of a lease that is over needs nothing any more, whatever happens.
-func (r *record) settled(now, want time.Time) bool {
-	do, at := r.next(now, want, true)
-	return do == stepNone && at.IsZero() && r.inFlight == 0
-}
-
 // answered takes the answer to a request that could record the claim or move its end.
 func (r *record) answered(a answer, now time.Time) {
 	if !a.saysNothing() {
 		r.silent = a.err != nil
+	}
+	if a.err == nil {
+		r.heard = later(r.heard, a.sent)
 	}
 	switch {
 	case a.err != nil:

@@ -79,6 +79,15 @@ func (s *suspects) refused(key string, a answer) {
 	s.add(key, suspicion{degree: refusedKey, by: a.HeldBy, until: time.Now().Add(expiry)})
 }
 
+// granted ends the suspicion of a refused key: its other holder is gone.
+func (s *suspects) granted(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys[key].degree == refusedKey {
+		delete(s.keys, key)
+	}
+}
+
 func (s *suspects) add(key string, k suspicion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

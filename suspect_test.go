@@ -67,6 +67,23 @@ func TestSuspect_ARefusedFallbackIsRemembered(t *testing.T) {
 	})
 }
 
+// A grant of the secondary, also by a fallback, proves that the holder which it named is gone.
+func TestSuspect_AGrantEndsARefusal(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		other := foreign(time.Hour)
+		r.secondary.plant(t, other)
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		require.ErrorIs(t, err, loki.ErrConflict)
+		require.NoError(t, r.secondary.mem.Release(t.Context(), other))
+		r.primary.fail(errDown)
+		r.requireRan(l)
+		r.primaryIsBack()
+		r.secondary.hang()
+		r.requireRan(l)
+	})
+}
+
 // One failure of the primary, and the secondary is asked first; but not forever.
 func TestSuspect_EndsAfterTheLongestExpiry(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

@@ -46,11 +46,11 @@ func (m inSync) acquire(ctx context.Context, r request) (*Lease, error) {
 	return nil, m.rollBackNow(ctx, ls, &notAcquiredError{key: r.key, why: why, errs: b.err, unavailable: IsUnavailable(b.err)})
 }
 
-// renew needs the secondary's yes. A permanent error of the primary counts as well: it would go unnoticed otherwise.
+// renew needs the secondary's yes, and nothing else.
 func (m inSync) renew(ctx context.Context, ls *Lease) renewal {
 	stood := ls.stands(m.primary)
 	a := m.renewInPrimary(ctx, ls, 2)
-	if ctx.Err() != nil || ls.ended() || a.err != nil && !IsUnavailable(a.err) {
+	if ctx.Err() != nil || ls.ended() {
 		return notRenewed(a.err)
 	}
 	b := m.renewInSecondary(ctx, ls)
@@ -58,7 +58,7 @@ func (m inSync) renew(ctx context.Context, ls *Lease) renewal {
 	case b.err != nil:
 		return notRenewed(errors.Join(a.err, b.err))
 	case !b.Held:
-		return lostBy(ErrConflict, conflictWith(b.HeldBy))
+		return lostBy(ErrNotHeld, lostRecord(Secondary))
 	}
 	if stood && a.err == nil && !a.Held {
 		m.reportForgotten(ls)

@@ -81,7 +81,7 @@ var planted = []struct {
 	{"a refusal marks no key", simulation.Async, "mode.go",
 		"\t\tl.suspects.refused(key, a)\n", "", 1000, "has named another holder"},
 	{"the refusal of a mirror write marks no key", simulation.Async, "reconcile.go",
-		"\t\tw.l.noteRefusal(w.s, ls.claim.Key, a)\n", "", 1000, "has named another holder"},
+		"\t\tw.l.noteHolder(w.s, ls.claim.Key, a)\n", "", 1000, "has named another holder"},
 	{"the first refusal is a conflict when fn returns", simulation.Async, "lease.go",
 		"timer := time.NewTimer(time.Until(r.since.Add(r.grace)) + lastAnswer)", "_ = lastAnswer\n\ttimer := time.NewTimer(0)", 300, "was told that it lost its lock"},
 	{"a late renewal changes a minimum hold", simulation.Alone, "record.go",

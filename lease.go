@@ -733,6 +733,16 @@ func (ls *Lease) isSettled(s *store) bool {
 	return settled
 }
 
+// isConfirmed reports whether a store has confirmed the end that is wanted of the record. A second attempt that is still in
+// flight, as where the store is slow, asks for the same.
+func (ls *Lease) isConfirmed(s *store) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	r := ls.record(s.name)
+	end, _ := ls.wants(s.name)
+	return r.agreed && r.agreedEnd.Equal(end)
+}
+
 // wasAttempted reports whether a request was sent for the record of a lease that is over.
 func (ls *Lease) wasAttempted(s *store) bool {
 	ls.mu.Lock()

@@ -149,7 +149,7 @@ func (l *Locker) complete(ls *Lease, o occurrence) {
 	everywhere := true
 	for _, s := range l.stores() {
 		s.background.releaseNow(record)
-		everywhere = record.isSettled(s) && everywhere
+		everywhere = record.isConfirmed(s) && everywhere
 	}
 	if !everywhere {
 		ls.keepUntil(time.Now().Add(ls.claim.Expiry))

@@ -198,6 +198,26 @@ func TestOccurrence_IsRecordedAfterAFailedWrite(t *testing.T) {
 	})
 }
 
+// A store whose answer comes after the second attempt has been sent has recorded the run: the lock is free at once.
+func TestOccurrence_TheLockIsFreeAfterASlowStoreHasRecordedTheRun(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}, "in sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				r.primary.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
+					if op == lokitest.OpLock && strings.Contains(c.Key, "@") {
+						return lokitest.Fault{Before: lokitest.Pause{For: loki.DefaultPrimaryTimeout * 2 / 5}}
+					}
+					return lokitest.Fault{}
+				})
+				a, b := r.locker(mode), r.locker(mode)
+				r.requireRan(a, loki.WithOccurrence("1", time.Hour))
+				r.requireRan(b, loki.WithOccurrence("2", time.Hour))
+				require.Empty(t, r.events(loki.KindRecordFailed))
+			})
+		})
+	}
+}
+
 // A handler that cannot be read is refused, in a sentence, before anything is sent.
 
 // Another instance runs the occurrence under a record in the secondary that the primary does not know, and this one reads

@@ -370,11 +370,12 @@ func (ls *Lease) end(lost *lostError, cause error) bool {
 	ls.locker.agenda.Stop(&ls.due)
 	ls.endRecords()
 	hold, _ := ls.wants(Primary)
+	inUse := ls.inUse()
 	ls.mu.Unlock()
 	ls.locker.keys.free(ls, hold) // first: fn may try again as soon as its context ends
 	ls.locker.forget(ls)
 	ls.cancel(cause)
-	if lost != nil {
+	if lost != nil && inUse {
 		ls.locker.events.emit(ls.base, Event{Kind: KindLost, Key: ls.claim.Key, Err: lost})
 	}
 	return true
@@ -415,8 +416,11 @@ func (ls *Lease) endRecords() {
 	}
 }
 
-// wasLost is called when the lease has ended and the store that it relied on did not hold it any more. What was never used
-// cannot have been lost in use.
+// inUse reports whether code runs under the lease. What was not used cannot have been lost in use: that the look at an
+// occurrence found the lock lost is what its caller gets. It is called with mu held.
+func (ls *Lease) inUse() bool { return ls.started && (!ls.closure || ls.running.Load()) }
+
+// wasLost is called when the lease has ended and the store that it relied on did not hold it any more.
 func (ls *Lease) wasLost(store Store) {
 	ls.mu.Lock()
 	noted := ls.noteLost(ErrNotHeld, fmt.Errorf("the %s had lost it before it was released", store))
@@ -437,7 +441,7 @@ func (ls *Lease) wasLost(store Store) {
 
 // noteLost makes a lease that is over a lost one, if it was used and is not one yet. It is called with mu held.
 func (ls *Lease) noteLost(reason, err error) bool {
-	if ls.lost != nil || !ls.started || ls.closure && !ls.running.Load() {
+	if ls.lost != nil || !ls.inUse() {
 		return false
 	}
 	ls.lost = &lostError{key: ls.claim.Key, reason: reason, err: err}

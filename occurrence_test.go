@@ -177,6 +177,23 @@ func TestOccurrence_LeaseEndsDuringTheLook(t *testing.T) {
 		err = a.ExecuteWithinLock(t.Context(), time.Second, mustNotRun(t), loki.WithOccurrence("tick", time.Hour))
 		require.ErrorIs(t, err, loki.ErrUnavailable)
 		require.ErrorContains(t, err, "the store no longer holds the claim")
+		require.Empty(t, r.events(loki.KindLost), "fn did not run")
+	})
+}
+
+// The secondary names another holder while the completion record is read: the call is busy, and no run has lost its lock.
+func TestOccurrence_AConflictBeforeFnRunsIsNoLoss(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(func(c *loki.Config) {
+			c.Primary = &readStore{r.primary, func(context.Context) error { time.Sleep(400 * time.Millisecond); return nil }}
+			c.Secondary = &readStore{r.secondary, nil}
+		})
+		r.secondary.plant(t, foreign(time.Minute))
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown}) // the request before the start
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t), loki.WithOccurrence("tick", time.Hour))
+		require.ErrorIs(t, err, loki.ErrBusy)
+		require.Len(t, r.events(loki.KindConflict), 1)
+		require.Empty(t, r.events(loki.KindLost))
 	})
 }
 

@@ -141,16 +141,29 @@ func (l *Locker) backOff(ctx context.Context, ls *Lease, to Holder) error {
 
 // rollBack releases, in the background, what a failed acquisition may have recorded. It returns err.
 func (l *Locker) rollBack(ls *Lease, err error) error {
-	if ls.discard() {
-		go l.release(ls)
-	}
+	l.discard(ls)
 	return err
+}
+
+// discard begins the release of a lease that was not started. The reconcilers know it before this returns: a caller that
+// tries again at once replaces what was recorded, instead of being busy because of it. It reports whether there is anything
+// to release.
+func (l *Locker) discard(ls *Lease) bool {
+	if !ls.discard() {
+		return false
+	}
+	for _, s := range l.stores() {
+		if !ls.isSettled(s) {
+			s.background.changed(ls)
+		}
+	}
+	go l.release(ls)
+	return true
 }
 
 // rollBackNow is rollBack for a record that stands: the caller waits until its first release has returned, or ctx ends.
 func (l *Locker) rollBackNow(ctx context.Context, ls *Lease, err error) error {
-	if ls.discard() {
-		go l.release(ls)
+	if l.discard(ls) {
 		select {
 		case <-ls.released:
 		case <-ctx.Done():

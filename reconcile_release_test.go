@@ -59,6 +59,17 @@ func TestTakeBack_AnAnswerThatComesAfterTheLeaseIsOver(t *testing.T) {
 	})
 }
 
+// The reply to an acquisition was lost, and its caller tries again while the rollback is on its way.
+func TestTakeBack_DoesNotKeepTheCallersNextAttemptBusy(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		r.primary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}})
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{LostReply: true, Err: errDown})
+		require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), time.Minute, mustNotRun(t)), loki.ErrUnavailable)
+		r.requireRan(l)
+	})
+}
+
 func TestTakeBack_AlsoAfterAMistakeAndAPanic(t *testing.T) {
 	for name, fault := range map[string]lokitest.Fault{
 		"mistake": {Err: errors.New("the proxy does not understand the reply"), LostReply: true},

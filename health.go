@@ -50,7 +50,7 @@ type health struct {
 	failing   map[string]*failure
 	streak    map[string]struct{} // keys that failed since the last answer
 	ungranted time.Time           // when an acquisition failed that no answer to a later one has followed; zero if none did
-	proof     time.Time           // when the latest of the calls that were answered was sent
+	proof     [demands]time.Time  // by demand: when the latest call was sent that was answered and demanded as much
 	last      string              // the latest key that the breaker sent elsewhere: what is probed for every key
 	err       error               // the handler's latest failure
 	asked     time.Time           // when an acquisition failed last, since one was answered
@@ -90,6 +90,8 @@ func demand(op Op) int {
 	}
 	return 0
 }
+
+const demands = 3
 
 // note takes what one call came to. A call that its caller ended, or left too little time, says nothing about the store.
 // A notifier that cannot listen is no outage: waiting polls then.
@@ -175,7 +177,9 @@ func (h *health) answered(ctx context.Context, op Op, key string, sent time.Time
 	if op == OpLock && !sent.Before(h.ungranted) {
 		h.ungranted, h.asked = time.Time{}, time.Time{}
 	}
-	h.proof = later(h.proof, sent)
+	for d := range demand(op) + 1 {
+		h.proof[d] = later(h.proof[d], sent)
+	}
 	clear(h.streak)
 	if len(h.failing) == 0 || h.ended {
 		return
@@ -249,7 +253,7 @@ func (h *health) end(ctx context.Context) {
 	}
 	for key, f := range h.failing {
 		f.timer.Stop()
-		if key != everyKey && !f.sent.Before(h.proof) {
+		if key != everyKey && !f.sent.Before(h.proof[f.demand]) {
 			h.reportDown(ctx, f.op, key, f.err)
 		}
 	}

@@ -141,3 +141,15 @@ func TestHealthReportsAShardThatGrantsNothing(t *testing.T) {
 		})
 	}
 }
+
+// A job that runs once and exits has no second failure, and its rollback is answered: a store without memory carries that out.
+func TestCloseReportsAFailureThatItsRollbackDoesNotContradict(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: time.Millisecond}, Err: loki.Unavailable(errors.New("OOM command not allowed"))})
+		r.requireRan(l)
+		require.NoError(t, l.Close(t.Context()))
+		require.NotEmpty(t, r.primary.Calls(lokitest.OpRelease))
+		r.requireReported("WARN down primary")
+	})
+}

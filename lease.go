@@ -259,7 +259,7 @@ func (ls *Lease) renew(ctx context.Context) {
 	now := time.Now()
 	firstFailure := false
 	if r.by == "" {
-		firstFailure, ls.renewErr = ls.renewErr == nil, r.err
+		firstFailure, ls.renewErr = ls.renewErr == nil, moreTelling(ls.renewErr, r.err) // the last one may have been given no time
 		ls.renewAt = now.Add(retryPause(ls.valid().Sub(now), ls.claim.Expiry))
 	} else {
 		ls.authority, ls.renewErr = r.by, nil

@@ -309,3 +309,24 @@ func TestNothingIsLeftOfTenThousandRuns(t *testing.T) {
 		require.NoError(t, l.Close(t.Context()))
 	})
 }
+
+// Every attempt fails, and the last one was given hardly any time: the error keeps what the others met.
+func TestLeaseThatExpiresKeepsTheTellingError(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		start := time.Now()
+		err := l.ExecuteWithinLock(t.Context(), 3*time.Second, func(ctx context.Context) error {
+			r.primary.faults.Decide(func(lokitest.Op, loki.Claim) lokitest.Fault {
+				if time.Since(start) < 1500*time.Millisecond {
+					return lokitest.Fault{Err: errDown}
+				}
+				return lokitest.Fault{Before: lokitest.Pause{For: time.Minute}}
+			})
+			<-ctx.Done()
+			return nil
+		})
+		require.ErrorIs(t, err, loki.ErrExpired)
+		require.ErrorContains(t, err, errDown.Error())
+		r.primary.heal()
+	})
+}

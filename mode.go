@@ -234,7 +234,7 @@ func (l *Locker) noteHolder(s *store, key string, a answer) {
 	switch {
 	case s.name != Secondary || !a.records || a.err != nil:
 	case a.Held:
-		l.suspects.granted(key)
+		l.suspects.granted(key, a)
 	default:
 		l.suspects.refused(key, a)
 	}

@@ -18,6 +18,7 @@ const (
 type suspicion struct {
 	degree degree
 	by     Holder    // of a refused key: whom the secondary named
+	sent   time.Time // likewise: when the request was sent that was refused
 	until  time.Time // when it ends if the secondary has not agreed before
 }
 
@@ -76,14 +77,15 @@ func (s *suspects) refused(key string, a answer) {
 	if a.HeldBy.Left > 0 {
 		expiry = min(a.HeldBy.Left, MaxExpiry)
 	}
-	s.add(key, suspicion{degree: refusedKey, by: a.HeldBy, until: time.Now().Add(expiry)})
+	s.add(key, suspicion{degree: refusedKey, by: a.HeldBy, sent: a.sent, until: time.Now().Add(expiry)})
 }
 
-// granted ends the suspicion of a refused key: its other holder is gone.
-func (s *suspects) granted(key string) {
+// granted ends the suspicion of a refused key: its other holder is gone. A grant that was sent before that refusal, and is
+// late, says nothing about it.
+func (s *suspects) granted(key string, a answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.keys[key].degree == refusedKey {
+	if k := s.keys[key]; k.degree == refusedKey && k.sent.Before(a.sent) {
 		delete(s.keys, key)
 	}
 }

@@ -43,7 +43,18 @@ func (p *process) hearsOfHolder(l *lock, op lokitest.Op, c loki.Claim, sent time
 	case a.held:
 		l.named = named{}
 	case a.by.ID != p.name && now-sent <= grace:
-		l.named = named{at: now, until: until, text: fmt.Sprintf("%q at %v, until %v", a.by.ID, now, until)}
+		l.named = named{sent: sent, at: now, until: until, text: fmt.Sprintf("%q at %v, until %v", a.by.ID, now, until)}
+	}
+}
+
+// hearsLate is hearsOfHolder for an answer that comes when its caller may have gone. A refusal may be counted, and need not
+// be; a grant that was sent later than a refusal may end it. It is called with p.mu held.
+func (p *process) hearsLate(l *lock, sent time.Duration, a answer) {
+	switch left := a.by.Left; {
+	case a.held && l.named.sent < sent:
+		l.named = named{}
+	case !a.held:
+		l.suspect = max(l.suspect, p.world.now()+max(left, p.world.schedule.Expiry))
 	}
 }
 

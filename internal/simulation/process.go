@@ -49,6 +49,7 @@ type lock struct {
 
 // named is what the secondary said of another holder.
 type named struct {
+	sent      time.Duration
 	at, until time.Duration // when the answer came, and when that record's last known expiry has passed
 	text      string
 }
@@ -228,6 +229,9 @@ func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, sent time.Duratio
 		known.fences = append(known.fences, a.fence)
 	}
 	if !heard {
+		if err == nil && at == secondary && op == lokitest.OpLock { // it may be heard as what it says of the key
+			p.hearsLate(p.lock(c.Key), sent, a)
+		}
 		return
 	}
 	p.unanswered--

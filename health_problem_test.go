@@ -146,7 +146,7 @@ func TestHealthReportsAShardThatGrantsNothing(t *testing.T) {
 func TestCloseReportsAFailureThatItsRollbackDoesNotContradict(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker()
-		r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: time.Millisecond}, Err: loki.Unavailable(errors.New("OOM command not allowed"))})
+		r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: time.Millisecond}, Err: loki.Unavailable(errors.New("OOM command not allowed"))})
 		r.requireRan(l)
 		require.NoError(t, l.Close(t.Context()))
 		require.NotEmpty(t, r.primary.Calls(lokitest.OpRelease))

@@ -66,6 +66,8 @@ func (s *suspects) outage(longest time.Duration) {
 
 // lost makes one key suspect: the primary has lost its record.
 func (s *suspects) lost(key string, expiry time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.add(key, suspicion{degree: suspectKey, until: time.Now().Add(expiry)})
 }
 
@@ -77,7 +79,15 @@ func (s *suspects) refused(key string, a answer) {
 	if a.HeldBy.Left > 0 {
 		expiry = min(a.HeldBy.Left, MaxExpiry)
 	}
-	s.add(key, suspicion{degree: refusedKey, by: a.HeldBy, sent: a.sent, until: time.Now().Add(expiry)})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until := time.Now().Add(expiry)
+	if k := s.keys[key]; k.degree == refusedKey && !k.sent.Before(a.sent) { // this answer is late, and what it says is older
+		k.until = later(k.until, until)
+		s.keys[key] = k
+		return
+	}
+	s.add(key, suspicion{degree: refusedKey, by: a.HeldBy, sent: a.sent, until: until})
 }
 
 // granted ends the suspicion of a refused key: its other holder is gone. A grant that was sent before that refusal, and is
@@ -85,14 +95,13 @@ func (s *suspects) refused(key string, a answer) {
 func (s *suspects) granted(key string, a answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.keys[key]; k.degree == refusedKey && k.sent.Before(a.sent) {
+	if k := s.keys[key]; k.degree == refusedKey && !k.sent.After(a.sent) {
 		delete(s.keys, key)
 	}
 }
 
+// add is called with mu held.
 func (s *suspects) add(key string, k suspicion) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.keys == nil {
 		s.keys = make(map[string]suspicion)
 	}

@@ -51,7 +51,7 @@ func (p *process) hearsOfHolder(l *lock, op lokitest.Op, c loki.Claim, sent time
 // be; a grant that was sent later than a refusal may end it. It is called with p.mu held.
 func (p *process) hearsLate(l *lock, sent time.Duration, a answer) {
 	switch left := a.by.Left; {
-	case a.held && l.named.sent < sent:
+	case a.held && l.named.sent <= sent:
 		l.named = named{}
 	case !a.held:
 		l.suspect = max(l.suspect, p.world.now()+max(left, p.world.schedule.Expiry))

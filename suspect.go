@@ -18,7 +18,7 @@ const (
 type suspicion struct {
 	degree degree
 	by     Holder    // of a refused key: whom the secondary named
-	sent   time.Time // likewise: when the request was sent that was refused
+	heard  time.Time // likewise: when that answer came
 	until  time.Time // when it ends if the secondary has not agreed before
 }
 
@@ -81,21 +81,20 @@ func (s *suspects) refused(key string, a answer) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	until := time.Now().Add(expiry)
-	if k := s.keys[key]; k.degree == refusedKey && !k.sent.Before(a.sent) { // this answer is late, and what it says is older
-		k.until = later(k.until, until)
-		s.keys[key] = k
-		return
+	now := time.Now()
+	k := suspicion{degree: refusedKey, by: a.HeldBy, heard: now, until: now.Add(expiry)}
+	if before := s.keys[key]; before.degree == refusedKey && a.sent.Before(before.heard) { // which of the two is newer is not known
+		k.until = later(k.until, before.until)
 	}
-	s.add(key, suspicion{degree: refusedKey, by: a.HeldBy, sent: a.sent, until: until})
+	s.add(key, k)
 }
 
-// granted ends the suspicion of a refused key: its other holder is gone. A grant that was sent before that refusal, and is
-// late, says nothing about it.
+// granted ends the suspicion of a refused key: its other holder is gone. The grant of a request that was sent before the
+// refusal was heard says nothing about it.
 func (s *suspects) granted(key string, a answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.keys[key]; k.degree == refusedKey && !k.sent.After(a.sent) {
+	if k := s.keys[key]; k.degree == refusedKey && k.heard.Before(a.sent) {
 		delete(s.keys, key)
 	}
 }

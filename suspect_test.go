@@ -77,6 +77,7 @@ func TestSuspect_AGrantEndsARefusal(t *testing.T) {
 		require.ErrorIs(t, err, loki.ErrConflict)
 		require.NoError(t, r.secondary.mem.Release(t.Context(), other))
 		r.primary.fail(errDown)
+		time.Sleep(time.Millisecond)
 		r.requireRan(l)
 		r.primaryIsBack()
 		r.secondary.hang()

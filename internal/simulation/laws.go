@@ -43,7 +43,7 @@ func (p *process) hearsOfHolder(l *lock, op lokitest.Op, c loki.Claim, sent time
 	case a.held:
 		l.named = named{}
 	case a.by.ID != p.name && now-sent <= grace:
-		l.named = named{sent: sent, at: now, until: until, text: fmt.Sprintf("%q at %v, until %v", a.by.ID, now, until)}
+		l.named = named{at: now, until: until, text: fmt.Sprintf("%q at %v, until %v", a.by.ID, now, until)}
 	}
 }
 
@@ -51,7 +51,7 @@ func (p *process) hearsOfHolder(l *lock, op lokitest.Op, c loki.Claim, sent time
 // be; a grant that was sent later than a refusal may end it. It is called with p.mu held.
 func (p *process) hearsLate(l *lock, sent time.Duration, a answer) {
 	switch left := a.by.Left; {
-	case a.held && l.named.sent <= sent:
+	case a.held && l.named.at < sent:
 		l.named = named{}
 	case !a.held:
 		l.suspect = max(l.suspect, p.world.now()+max(left, p.world.schedule.Expiry))

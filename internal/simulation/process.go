@@ -49,7 +49,6 @@ type lock struct {
 
 // named is what the secondary said of another holder.
 type named struct {
-	sent      time.Duration
 	at, until time.Duration // when the answer came, and when that record's last known expiry has passed
 	text      string
 }

@@ -67,7 +67,7 @@ type Config struct {
 	// Primary is asked first. It decides as long as it answers.
 	Primary LockHandler
 
-	// Secondary is told of every lock, and decides while the primary is unavailable. Nil means that there is none.
+	// Secondary records every lock too, and decides while the primary is unavailable. Nil means that there is none.
 	Secondary LockHandler
 
 	// Mirror says when the secondary is told. The zero value is [MirrorAsync]. Without a secondary it has no effect.

@@ -3,8 +3,8 @@
 // A service that runs on n machines wraps a batch job in [Locker.ExecuteWithinLock]. One instance runs it, the others
 // skip it, or wait for their turn with [WithWait]. The lock lives in a primary store, usually Redis; an optional
 // secondary, usually SQL Server, decides while the primary is unavailable. It does not know any store: a store is a
-// [LockHandler], and the packages redishandler, mssqlhandler and memhandler are such. It has nothing to do with the
-// log database of the same name.
+// [LockHandler], and the packages redishandler, redlockhandler, mssqlhandler, postgreshandler and memhandler are
+// such. It has nothing to do with the log database of the same name.
 //
 // # What is promised
 //

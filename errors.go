@@ -33,7 +33,7 @@ var (
 	// [ErrConflict] matches too.
 	ErrLockLost = errors.New("loki: the lock was lost")
 
-	// ErrExpired is a reason for [ErrLockLost]: the window in which the lease could be trusted closed before it was
+	// ErrExpired is a reason for [ErrLockLost]: the validity of the lease ended before it was
 	// renewed. The last error of a store, if any, is joined.
 	ErrExpired = errors.New("loki: the lease expired")
 
@@ -274,7 +274,7 @@ type markedUnavailable struct{ error }
 func (m markedUnavailable) Unwrap() error { return m.error }
 
 // Unavailable marks a handler's error as "the store cannot be reached, or cannot answer now": refused, reset, timed
-// out, read-only, out of memory, failing over. Such errors, and only such, make the Locker fall back to the secondary.
+// out, read-only, out of memory, failing over. Such errors, and only such, let the secondary decide an acquisition.
 // The error's text stays as it is. Unavailable(nil) is nil.
 func Unavailable(err error) error {
 	if err == nil {

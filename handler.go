@@ -72,8 +72,8 @@ type Claim struct {
 	// replaced as if it had expired.
 	Supersedes string
 
-	// Quiet asks a [Notifier] not to wake anybody for the release of this claim: its holder has yielded to another,
-	// and those who wait are to back off.
+	// Quiet asks a [Notifier] not to wake anybody for the release of this claim: its holder backs off to another one,
+	// and waiters would only chase that.
 	Quiet bool
 
 	// Failed says, when the claim is released, that what ran under it did not end well: the closure returned an error,
@@ -133,7 +133,7 @@ type Granter interface {
 //	false, nil  c.Token does not hold c.Key; nothing was changed
 //	_,     err  unknown
 //
-// Without it the Locker renews with Lock, inside the lease's window only.
+// Without it the Locker renews with Lock, within the lease's validity only.
 type Extender interface {
 	Extend(ctx context.Context, c Claim) (held bool, err error)
 }

@@ -278,7 +278,7 @@ func (ls *Lease) renew(ctx context.Context) {
 }
 
 // retryPause is shorter the nearer the end is, so that a passing failure is survived, and never so short that a dead
-// store is flooded: some ten attempts within the validity.
+// store is flooded: some eight attempts within the validity.
 func retryPause(left, expiry time.Duration) time.Duration {
 	return max(left/4, expiry/marginFraction, time.Millisecond)
 }

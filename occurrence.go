@@ -20,7 +20,7 @@ import (
 // same id until the error is nil or matches [ErrDone].
 //
 // What the stores remember is a completion record, at the key of the lock followed by "@" and id. The lock is acquired in
-// both stores, as under [MirrorSync]; then the completion record is looked up in both by reading, which both handlers have
+// both stores (under [MirrorAsync], in the secondary if that answers); then the completion record is looked up in both by reading, which both handlers have
 // to be able to ([Inspector]); and when fn has succeeded it is written to both while the lock is still held. keep, between
 // [MinExpiry] and [MaxExpiry], has to be longer than any instance can be late.
 //

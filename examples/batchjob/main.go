@@ -70,7 +70,7 @@ func run(ctx context.Context, duration time.Duration, migrate bool) (err error) 
 				return err
 			}
 		}
-		// While Redis is well nothing else would tell. It is no reason not to start: the job runs all the same.
+		// A warning, and no reason not to start: while Redis is well the job runs without SQL Server.
 		if err := mssqlhandler.Check(ctx, db); err != nil {
 			slog.Warn("SQL Server would be no help if Redis failed", "err", err)
 		}

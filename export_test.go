@@ -27,3 +27,15 @@ func Margin(expiry time.Duration) time.Duration { return expiry - trusted(expiry
 func Copy(l *Locker) *Locker {
 	return &Locker{self: l.self, serviceKey: l.serviceKey, holder: l.holder, mode: l.mode, primary: l.primary, secondary: l.secondary, events: l.events, agenda: l.agenda, keys: l.keys, closing: l.closing, leases: l.leases}
 }
+
+// Reconciled returns how many leases the background work of a Locker remembers.
+func Reconciled(l *Locker) (n int) {
+	for _, s := range l.stores() {
+		s.background.mu.Lock()
+		for _, leases := range s.background.leases {
+			n += len(leases)
+		}
+		s.background.mu.Unlock()
+	}
+	return n
+}

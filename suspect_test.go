@@ -175,6 +175,27 @@ func TestReconciler_ReleasesWhatAMirrorWriteUnderWayRecords(t *testing.T) {
 	})
 }
 
+// A lease is forgotten when its records are as they should be, also where its caller has released it.
+func TestReconciler_ForgetsWhatIsDone(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 9*time.Second, func(context.Context) error {
+			time.Sleep(time.Second)
+			require.Equal(t, 1, loki.Reconciled(l), "it is mirrored")
+			r.primary.fail(errDown)
+			time.Sleep(10 * time.Second) // it goes on by the secondary, and is released there by its caller
+			r.primary.heal()
+			time.Sleep(10 * time.Second)
+			r.primary.fail(errDown)
+			time.Sleep(10 * time.Second)
+			return nil
+		}))
+		r.primary.heal()
+		time.Sleep(time.Minute)
+		require.Zero(t, loki.Reconciled(l))
+	})
+}
+
 // Keys whose requests hang do not keep the secondary's slots.
 func TestReconciler_HangingKeysTakeNothingFromTheOthers(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

@@ -262,21 +262,24 @@ func (w *reconciler) follow(ls *Lease, a answer) {
 	w.l.background.add(1)
 	counted := sync.OnceFunc(func() { w.l.background.add(-1) })
 	timer := time.AfterFunc(maxAbandonedWait, counted)
+	returned := make(chan *attempt)
+	for _, t := range a.left {
+		go func() {
+			<-t.returned
+			returned <- t
+		}()
+	}
 	go func() {
 		failed := false
-		var late []answer
-		for _, t := range a.left {
-			<-t.returned
+		for range a.left {
+			t := <-returned
 			failed = failed || t.err != nil && !isNotSent(t.err)
 			if t.err == nil {
-				late = append(late, answer{Grant: t.grant, sent: a.sent, expiry: a.expiry, records: a.records})
+				w.l.heardLate(ls, w.s, answer{Grant: t.grant, sent: a.sent, expiry: a.expiry, records: a.records})
 			}
 		}
 		timer.Stop()
 		ls.returned(w.s, len(a.left), a.records, failed, a.expiry)
-		for _, b := range late {
-			w.l.heardLate(ls, w.s, b)
-		}
 		w.changed(ls)
 		counted()
 	}()

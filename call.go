@@ -152,7 +152,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		}
 	}
 	if ok && answered == nil && time.Until(deadline) <= deadlineSlack { // a handler may see the end of the caller's time before ctx does
-		<-ctx.Done()
+		retry.Sleep(ctx, time.Until(deadline)+deadlineSlack) // no longer: a ctx may have a deadline and not end with it
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // the caller does not want the answer any more
 		x.cancel()

@@ -346,3 +346,22 @@ func TestCall_ErrorWhoseTextPanicsIsThePanicOfTheHandler(t *testing.T) {
 type brokenError struct{ text string }
 
 func (e *brokenError) Error() string { return e.text }
+
+// endless has a deadline, and does not end with it.
+type endless struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c endless) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func TestCall_EndsWithItsTimeoutWhereTheContextDoesNotEndWithItsDeadline(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		r.primary.hang()
+		start := time.Now()
+		err := l.ExecuteWithinLock(endless{t.Context(), start.Add(100 * time.Millisecond)}, time.Minute, mustNotRun(t))
+		require.ErrorIs(t, err, loki.ErrUnavailable)
+		require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start))
+	})
+}

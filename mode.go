@@ -245,6 +245,9 @@ func (l *Locker) heardLate(ls *Lease, s *store, a answer) {
 	if !a.records || ls.heardSince(s, a.sent) {
 		return
 	}
+	if !a.Held && ls.ended() && s.background.hasOther(ls) { // that may be the one which the store has named
+		return
+	}
 	l.noteHolder(s, ls.claim.Key, a)
 	if m, ok := l.mode.(async); ok && s.name == Secondary && ls.isMirrored() {
 		m.mirrored(ls, a)

@@ -184,6 +184,13 @@ func (w *reconciler) predecessor(ls *Lease) (token string) {
 	return token
 }
 
+// hasOther reports whether this process has sent the store another claim of the key of ls, and has not released it.
+func (w *reconciler) hasOther(ls *Lease) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.leases[ls.claim.Key], func(other *Lease) bool { return other != ls && other.sent(w.s) })
+}
+
 // releaseNow makes the first attempt to release ls, or to set its minimum hold, on the caller's goroutine. It returns what
 // that found.
 func (w *reconciler) releaseNow(ls *Lease) finding {

@@ -85,6 +85,24 @@ func TestSuspect_AGrantEndsARefusal(t *testing.T) {
 	})
 }
 
+// A mirror write lands when its lease is over, and this process holds the key again: the other holder is no other one.
+func TestSuspect_ALateRefusalByOurOwnRecordIsNone(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		runFor := func(d time.Duration) error {
+			return l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				time.Sleep(d)
+				return nil
+			})
+		}
+		r.secondary.nextCall(lokitest.OpLock, lokitest.Fault{Before: late(5 * time.Second)})
+		require.NoError(t, runFor(time.Second))
+		require.NoError(t, runFor(5*time.Second))
+		r.secondary.fail(errDown)
+		r.requireRan(l)
+	})
+}
+
 // One failure of the primary, and the secondary is asked first; but not forever.
 func TestSuspect_EndsAfterTheLongestExpiry(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

@@ -17,8 +17,11 @@ import (
 // that carries the first attempt may be dead: a firewall forgets an idle one without a word to either end.
 const repeatFraction = 4
 
-// deadlineSlack is how much before the caller's deadline a handler may end a call because of it.
-const deadlineSlack = 5 * time.Millisecond
+// deadlineSlack returns how much before the caller's deadline a handler may end a call because of it: a tenth of the call's
+// time, as redishandler does for a client whose connections it cannot bound, but not more than 50 ms.
+func deadlineSlack(limit time.Duration) time.Duration {
+	return min(max(limit/10, 5*time.Millisecond), 50*time.Millisecond)
+}
 
 // answer is what a store said, or that it did not.
 type answer struct {
@@ -151,8 +154,8 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 			a.failed = true // which of them was carried out last is not known
 		}
 	}
-	if ok && answered == nil && time.Until(deadline) <= deadlineSlack { // a handler may see the end of the caller's time before ctx does
-		retry.Sleep(ctx, time.Until(deadline)+deadlineSlack) // no longer: a ctx may have a deadline and not end with it
+	if slack := deadlineSlack(deadline.Sub(a.sent)); ok && answered == nil && time.Until(deadline) <= slack {
+		retry.Sleep(ctx, time.Until(deadline)+slack) // and not until ctx is done: one may have a deadline and not end with it
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // the caller does not want the answer any more
 		x.cancel()

@@ -105,6 +105,10 @@ func (l *Locker) lookOnce(ls *Lease, o occurrence) error {
 	var errs []error
 	answered := make(map[Store]bool)
 	for _, s := range l.stores() {
+		if open := s.health.refusal(ls.claim.Key); open != nil { // of the circuit breaker
+			errs = append(errs, s.wrap(OpInspect, Claim{Key: o.record}, open))
+			continue
+		}
 		a := s.inspect(ls.ctx, o.record, s.timeout)
 		switch {
 		case a.err == nil && a.Held:
@@ -148,6 +152,11 @@ func (l *Locker) complete(ls *Lease, o occurrence) {
 	record.endAsCompletion(time.Now().Add(o.keep))
 	everywhere := true
 	for _, s := range l.stores() {
+		if s.health.refusal(ls.claim.Key) != nil { // nor is a store waited for that is down
+			s.background.changed(record)
+			everywhere = false
+			continue
+		}
 		s.background.releaseNow(record)
 		everywhere = record.isConfirmed(s) && everywhere
 	}

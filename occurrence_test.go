@@ -264,6 +264,19 @@ func TestOccurrence_IsReadAgainAfterTheOtherHolderHasReleased(t *testing.T) {
 	})
 }
 
+// A store that is down is waited for once, and neither for the look nor for the record.
+func TestOccurrence_WaitsOnceForAStoreThatIsDown(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		l := r.locker(func(c *loki.Config) { c.Primary = &readStore{r.primary, hang} })
+		r.primary.hang()
+		start := time.Now()
+		r.requireRan(l, loki.WithOccurrence("tick", time.Hour))
+		require.Equal(t, loki.DefaultPrimaryTimeout, time.Since(start))
+		require.Len(t, r.events(loki.KindFellBack), 1)
+	})
+}
+
 func TestOccurrence_NeedsStoresThatCanBeRead(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		for store, change := range map[string]func(*loki.Config){

@@ -33,7 +33,8 @@ func TestCase010_LateReleaseDoesNotFreeTheNextHolder(t *testing.T) {
 		err := late.end()
 		require.ErrorIs(t, err, loki.ErrLockLost)
 		require.ErrorIs(t, err, loki.ErrExpired)
-		require.NotEmpty(t, s.Calls(lokitest.OpRelease), "A's release has been asked for")
+		require.Eventually(t, func() bool { return len(s.Calls(lokitest.OpRelease)) > 0 }, time.Minute, time.Millisecond,
+			"A's release has been asked for, perhaps after its caller gave it up")
 		require.NotEqual(t, token, s.Calls(lokitest.OpRelease)[0].Claim.Token)
 		requireSkipped(t, c)
 		require.Equal(t, token, s.token("job"))

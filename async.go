@@ -248,7 +248,9 @@ func (m async) release(ls *Lease) {
 // releaseBySecondary releases a lease that relied on the secondary, and then what may be in the primary. Nobody waits once
 // more for a primary that is down.
 func (l *Locker) releaseBySecondary(ls *Lease) {
-	if l.secondary.background.releaseNow(ls) == foundNothing {
+	found := l.secondary.background.releaseNow(ls)
+	ls.releasedInSecondary()
+	if found == foundNothing {
 		ls.wasLost(Secondary)
 	}
 	if ls.silent(l.primary) || !ls.sent(l.primary) {

@@ -49,6 +49,7 @@ type Lease struct {
 
 	// Of a lease that is over.
 	validAtEnd time.Time
+	inOrder    bool // the primary is not released before the secondary, which the lease relied on
 	quiet      bool // its holder backs off: no waiter is to wake up
 	failed     bool // fn did not return nil
 	completion bool // it is no lease, but the completion record of an occurrence
@@ -364,7 +365,7 @@ func (ls *Lease) end(lost *lostError, cause error) bool {
 		ls.mu.Unlock()
 		return false
 	}
-	ls.over, ls.lost, ls.validAtEnd = true, lost, ls.valid()
+	ls.over, ls.lost, ls.validAtEnd, ls.inOrder = true, lost, ls.valid(), ls.authority == Secondary
 	ls.quiet = ls.quiet || lost != nil && errors.Is(lost, ErrConflict)
 	ls.locker.background.add(1) // for release, which follows
 	ls.locker.agenda.Stop(&ls.due)
@@ -704,7 +705,7 @@ func (ls *Lease) notReleased(s *store, err error) {
 func (ls *Lease) needs(s *store) (class int, at time.Time, settled bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if ls.over && ls.renewing != nil { // the release follows the renewal
+	if ls.waitsFor(s) {
 		return keyqueue.Nothing, time.Time{}, false
 	}
 	now := time.Now()
@@ -729,6 +730,19 @@ func (ls *Lease) needs(s *store) (class int, at time.Time, settled bool) {
 		s.background.pending.Add(-1)
 	}
 	return keyqueue.Nothing, at, settled
+}
+
+// waitsFor reports whether the release in a store has to follow something that is under way: a renewal, or the release in
+// the store that the lease relied on. It is called with mu held.
+func (ls *Lease) waitsFor(s *store) bool {
+	return ls.over && (ls.renewing != nil || ls.inOrder && s.name == Primary)
+}
+
+// releasedInSecondary permits the release in the primary.
+func (ls *Lease) releasedInSecondary() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.inOrder = false
 }
 
 // isSettled reports whether the record in a store needs nothing any more.
@@ -770,7 +784,7 @@ func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
 	now := time.Now()
 	r := ls.record(s.name)
 	q.end, q.over = ls.wants(s.name)
-	if q.step, _ = r.next(now, q.end, q.over); q.step == stepNone || ls.over && ls.renewing != nil {
+	if q.step, _ = r.next(now, q.end, q.over); q.step == stepNone || ls.waitsFor(s) {
 		return q, false
 	}
 	q.claim, q.limit = ls.claimFor(s, before), s.timeout

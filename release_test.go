@@ -204,3 +204,26 @@ func TestRelease_SaysThatItIsNotConfirmed(t *testing.T) {
 		require.ErrorContains(t, err, "expires by itself in 59.5s at most")
 	})
 }
+
+// The lease lives by the secondary. A late answer of the primary brings its release about, which would free the key for a
+// holder that replaces our record before our own release has found it.
+func TestRelease_ThePrimaryIsNotReleasedBeforeTheSecondary(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"async": func(*loki.Config) {}, "sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				a, b := r.locker(mode), r.locker(mode)
+				require.NoError(t, a.ExecuteWithinLock(t.Context(), 9*time.Second, func(context.Context) error {
+					time.Sleep(time.Second)
+					r.primary.nextCall(lokitest.OpExtend, lokitest.Fault{After: late(1020 * time.Millisecond)}) // the renewal at 3 s
+					time.Sleep(3 * time.Second)
+					r.secondary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 200 * time.Millisecond}})
+					go func() {
+						_ = b.ExecuteWithinLock(t.Context(), 9*time.Second, func(context.Context) error { return nil }, loki.WithWait(time.Minute))
+					}()
+					return nil
+				}))
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}

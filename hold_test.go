@@ -77,6 +77,25 @@ func TestMinHold_IsSetInThePrimaryAfterAnotherHasBackedOff(t *testing.T) {
 	})
 }
 
+// A release that comes less than a round trip before the end of the hold is confirmed as any other.
+func TestMinHold_IsConfirmedUntilItsEnd(t *testing.T) {
+	for _, early := range []time.Duration{10 * time.Millisecond, time.Millisecond, time.Nanosecond, 0} {
+		inRig(t, func(t *testing.T, r *rig) {
+			a, b := r.locker(alone), r.locker(alone)
+			for _, op := range everyOp {
+				r.primary.faults.Set(op, lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}})
+			}
+			ls, err := a.Acquire(t.Context(), 30*time.Second, loki.WithMinHold(5*time.Second))
+			require.NoError(t, err)
+			time.Sleep(5*time.Second - early)
+			require.NoError(t, ls.Release(t.Context()))
+			require.Empty(t, r.events(loki.KindReleaseFailed))
+			time.Sleep(early + 2*time.Millisecond)
+			r.requireRan(b)
+		})
+	}
+}
+
 // The mirror write had not begun when fn returned: the hold is written to the secondary in its place.
 func TestMinHold_IsInTheSecondaryToo(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

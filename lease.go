@@ -794,7 +794,11 @@ func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
 	}
 	if q.step == stepKeep {
 		q.extend = q.over && r.stands
-		q.limit = min(q.limit, q.end.Sub(now))
+		left := q.end.Sub(now)
+		if q.over { // a hold that is about to end is to be confirmed as well, however little it changes
+			left = max(left, leastPatience)
+		}
+		q.limit = min(q.limit, left)
 		if !q.extend || !s.extends() {
 			r.sent = true // before it leaves: a release that comes now has to follow it
 		}

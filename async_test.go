@@ -501,6 +501,22 @@ func TestMirror_OrderPerKey(t *testing.T) {
 	})
 }
 
+// Each write is answered by its first attempt after the second one has left. That there is a second one is all that a store
+// has to bear for being slow.
+func TestMirror_ASlowSecondaryIsAskedOnceForEachRenewal(t *testing.T) {
+	for _, slow := range []time.Duration{0, loki.DefaultSecondaryTimeout / 3, loki.DefaultSecondaryTimeout * 2 / 3} {
+		inRig(t, func(t *testing.T, r *rig) {
+			r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: late(slow)})
+			require.NoError(t, r.locker().ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+				time.Sleep(58 * time.Second) // and five renewals
+				return ctx.Err()
+			}))
+			require.Len(t, r.secondary.firstAttempts(lokitest.OpLock), 6)
+			require.Len(t, r.events(loki.KindMirrored), 6)
+		})
+	}
+}
+
 func TestMirror_PanicsAreErrorsAndEvents(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker()

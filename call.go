@@ -28,6 +28,7 @@ type answer struct {
 	Grant
 	sent   time.Time     // before the first attempt, on the monotonic clock: what a lease is counted from
 	expiry time.Duration // for how long the claim was asked for
+	ends   time.Time     // until when, if it was not for an expiry
 	err    error         // nil, or a *HandlerError: there is no answer; see unknown
 
 	// repeated says that a second attempt was sent.
@@ -67,7 +68,7 @@ func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 // goroutine, until the handler returns. Only a goroutine can be abandoned, and a handler may ignore its ctx: go-redis does
 // with its default settings.
 func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit time.Duration, send func(context.Context, Claim) (Grant, error)) (a answer) {
-	a = answer{sent: time.Now(), expiry: c.Expiry, weakest: c.Expiry}
+	a = answer{sent: time.Now(), expiry: c.Expiry, ends: ends, weakest: c.Expiry}
 	if err := ctx.Err(); err != nil {
 		a.calledOff, a.err = true, s.wrap(op, c, err)
 		return a

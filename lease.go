@@ -502,12 +502,16 @@ func (ls *Lease) answered(s *store, a answer) {
 }
 
 // returned notes that abandoned calls have returned.
-func (ls *Lease) returned(s *store, calls int, records, failed bool, expiry time.Duration) {
+func (ls *Lease) returned(s *store, calls int, records, failed bool, expiry time.Duration, ends time.Time) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	now := time.Now()
 	r := ls.record(s.name)
+	// Whenever it landed, the record ends no earlier than was asked for. To write that anew would have a slow store, which
+	// leaves an attempt behind for each call, asked again and again.
+	asAgreed := !ls.over && r.agreed && r.agreedEnd.Equal(ends)
 	r.returned(calls, records, failed, expiry, now)
+	r.agreed = r.agreed || asAgreed
 	end, over := ls.wants(s.name)
 	if do, at := r.next(now, end, over); over && (do != stepNone || !at.IsZero()) { // Close waits for the request that follows
 		r.owed++
@@ -548,11 +552,11 @@ func (ls *Lease) sent(s *store) bool {
 	return ls.record(s.name).sent
 }
 
-// heardSince reports whether a store has answered, in time, a request that was sent after that moment.
+// heardSince reports whether a store has answered, in time, a request that was sent at that moment or later.
 func (ls *Lease) heardSince(s *store, sent time.Time) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.record(s.name).heard.After(sent)
+	return !ls.record(s.name).heard.Before(sent)
 }
 
 // isMirrored reports whether the lease lives by the primary, and the secondary is to have its record.

@@ -286,7 +286,7 @@ func (w *reconciler) follow(ls *Lease, a answer) {
 			}
 		}
 		timer.Stop()
-		ls.returned(w.s, len(a.left), a.records, failed, a.expiry)
+		ls.returned(w.s, len(a.left), a.records, failed, a.expiry, a.ends)
 		w.changed(ls)
 		counted()
 	}()

@@ -182,7 +182,7 @@ func (s *story) comeBack(c *storyRequest) {
 	s.abandoned = slices.DeleteFunc(s.abandoned, func(other *storyRequest) bool { return other == c })
 	s.fails(c)
 	if c.step == stepKeep { // what a late release did is what was wanted
-		s.ls.returned(s.store, 1, c.answer.records, !c.landed, c.answer.expiry)
+		s.ls.returned(s.store, 1, c.answer.records, !c.landed, c.answer.expiry, c.answer.ends)
 	}
 }
 

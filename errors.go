@@ -91,6 +91,17 @@ type BusyError struct {
 	err error
 }
 
+var errContended = errors.New("several instances contend for it, and none of them has acquired it yet")
+
+// busyBy returns the error of a call that a store has refused.
+func busyBy(key string, g Grant) *BusyError {
+	e := &BusyError{Key: key, Holder: g.HeldBy}
+	if g.Contended {
+		e.err = errContended
+	}
+	return e
+}
+
 func (e *BusyError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "loki: lock %s is busy", quoted(e.Key))
@@ -301,9 +312,18 @@ func NotSent(err error) error {
 	return markedNotSent{Unavailable(err)}
 }
 
+// isNotSent does not look into joined errors: a handler of several servers may have sent to one what it has not sent to another.
 func isNotSent(err error) bool {
-	_, ok := errors.AsType[markedNotSent](err)
-	return ok
+	for {
+		if _, marked := err.(markedNotSent); marked { //nolint:errorlint // see above
+			return true
+		}
+		wrapped, ok := err.(interface{ Unwrap() error }) //nolint:errorlint // likewise
+		if !ok {
+			return false
+		}
+		err = wrapped.Unwrap()
+	}
 }
 
 // IsUnavailable reports whether the Locker takes a handler's error for an outage of its store rather than for a permanent

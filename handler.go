@@ -99,6 +99,11 @@ type Grant struct {
 	// HeldBy says who holds the key, if not Held, as far as the store knows.
 	HeldBy Holder
 
+	// Contended says, if not Held, that no other claim holds the key either: several contend for it, and none has won. HeldBy
+	// is empty then. It is contention and no outage: a caller that waits asks again soon, whatever its [Notifier] says, and one
+	// that does not wait gets an error that matches [ErrBusy].
+	Contended bool
+
 	// Released is the token of the mirrored claim last released on this key, if the store still remembers it, else
 	// empty. It has to be remembered for the Expiry of the claim that Release was given.
 	Released string

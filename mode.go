@@ -69,7 +69,7 @@ func (l *Locker) askPrimary(ctx context.Context, ls *Lease) (answer, error) {
 	case ctx.Err() != nil:
 		return a, newEndedError(ctx, ls.claim.Key)
 	case a.err == nil && !a.Held:
-		return a, &BusyError{Key: ls.claim.Key, Holder: a.HeldBy}
+		return a, busyBy(ls.claim.Key, a.Grant)
 	case a.err != nil && !IsUnavailable(a.err):
 		return a, &notAcquiredError{key: ls.claim.Key, why: "the primary refused with a permanent error", errs: a.err}
 	}
@@ -112,7 +112,9 @@ func (l *Locker) bySecondary(ctx context.Context, ls *Lease, why error) (*Lease,
 	case ctx.Err() != nil:
 		err = newEndedError(ctx, ls.claim.Key)
 	case a.err == nil:
-		err = &BusyError{Key: ls.claim.Key, Holder: a.HeldBy}
+		err = busyBy(ls.claim.Key, a.Grant)
+	case errors.Is(a.err, errContended):
+		err = busyBy(ls.claim.Key, Grant{Contended: true})
 	case IsUnavailable(a.err):
 		err = &notAcquiredError{key: ls.claim.Key, why: noStore, errs: errors.Join(why, a.err), unavailable: true}
 	default:

@@ -88,6 +88,9 @@ func (s *store) lock(ctx context.Context, c Claim, ends time.Time, limit time.Du
 		return Grant{Held: held}, err
 	})
 	a.records = true
+	if a.err == nil && a.Contended && s.name == Secondary { // not that another holder has a record
+		a.err = s.wrap(OpLock, c, Unavailable(errContended))
+	}
 	return a
 }
 

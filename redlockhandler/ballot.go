@@ -19,7 +19,7 @@ const (
 	won                       // a majority granted, renewed or released, or a majority holds for one token
 	lost                      // a majority holds for one and the same other token, or it can no longer hold for ours
 	vague                     // the former, but until when depends on votes to come
-	split                     // a majority answered, and none of the claims it is for has a majority
+	split                     // a majority answered, and no claim has a majority
 	unknown                   // those who answered are too few
 	mistaken                  // so many refused that the others could not decide
 )
@@ -54,16 +54,8 @@ func (b *ballot) rival() (token string, most int) {
 	return token, most
 }
 
-// leads reports whether the claim with this token has the most votes of all, and the smaller token if another has as many.
-// Rivals who have seen the same votes are at one about it.
-func (b *ballot) leads(token string) bool {
-	granted := b.count(VerdictGranted)
-	rival, most := b.rival()
-	return granted > most || granted == most && token < rival
-}
-
-// undone is what a ballot says that neither decides nor still can. It waits for every vote all the same: whoever reads the
-// error wants to know of each server.
+// undone is what a ballot says that neither decides nor still can. It waits for every vote anyway: the reader of the error
+// wants to know of each server.
 func (b *ballot) undone() decision {
 	switch {
 	case b.count("") > 0:
@@ -76,9 +68,8 @@ func (b *ballot) undone() decision {
 
 // ofLock decides about a claim that was asked for.
 //
-// A server that refused is not a "no" by itself: three rivals on three servers are refused twice each, and if that
-// were busy nobody would have the lock and everybody would have been told that somebody has. Nor is a majority that
-// refused for several tokens.
+// A server that refused is not a "no" by itself: three rivals on three servers are refused twice each, and none of them has
+// the lock. Nor is a majority that refused for several tokens. Those votes are split, and cast again.
 func (b *ballot) ofLock() decision {
 	granted, missing := b.count(VerdictGranted), b.count("")
 	_, rival := b.rival()

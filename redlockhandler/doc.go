@@ -14,6 +14,15 @@
 // when a majority has decided, whatever the others do. What they could not decide is an [*Error], which has what each server
 // said, and which begins with "redlockhandler: ", as every error of this package does.
 //
+// When several instances vote at the same moment, each may get some of the servers, and none a majority. Then all of them give
+// way: each rolls back its votes and votes again after a random pause that grows. That goes on within the call, and with
+// [loki.WithWait] until one of them has won. A caller that does not wait, and whose votes stay split to the end of its call, gets
+// an error that matches [loki.ErrBusy] and says that several instances contend. It is no outage, and no Locker falls back to its
+// secondary because of it. It is possible, and rare, that all of those callers are busy and none of them runs.
+//
+// A server that does not answer gets one vote and one release at a time from each Handler. What an outage has left behind is
+// released when the servers are back, one claim after the other, so that votes are answered meanwhile.
+//
 // It does not wait for a lock, log, know of another handler, or change or close the clients it was given.
 //
 // # What it promises

@@ -9,9 +9,9 @@ import (
 )
 
 // Extend implements [loki.Extender]. The claim holds if a majority of the servers held and renewed it; with fewer left it
-// is over, whoever has the others, and is not taken anew. What a minority still holds then is for Release.
+// is over, whatever the others hold, and is not acquired anew. What a minority still holds then is for Release.
 //
-// When a majority renewed it, servers that do not hold it get it again, for the same token, if nobody else holds there:
+// When a majority renewed it, servers that do not hold it get it again, for the same token, if no other token holds there:
 // one that restarted empty, or was down when the lock was taken. Otherwise a claim would live as long as its last server
 // and not as long as its majority. That does not count for this answer, and is done after it.
 func (h *Handler) Extend(ctx context.Context, c loki.Claim) (held bool, err error) {
@@ -47,7 +47,7 @@ func (h *Handler) renew(ctx context.Context, c loki.Claim) (b *ballot, d decisio
 	r := h.newRound(h.patience(c.Expiry))
 	defer func() { r.settle(d) }()
 	r.ask(ctx, idOf(c), func(ctx context.Context, s *server, repeated bool) Vote {
-		return s.renew(ctx, again(c, repeated))
+		return s.renew(ctx, sent(c, repeated))
 	}, h.healing(r, c, asked))
 	return r.count(ctx, (*ballot).ofExtend)
 }
@@ -60,7 +60,7 @@ func (h *Handler) renew(ctx context.Context, c loki.Claim) (b *ballot, d decisio
 // servers of the majority were not asked, and a vote of a claim whose holder knows that it is over: it can make others
 // cast theirs again, and ends with its expiry.
 func (h *Handler) healing(r *round, c loki.Claim, asked time.Time) func(context.Context, *lane, *request) {
-	c.Supersedes = "" // whoever holds there holds
+	c.Supersedes = "" // what holds there holds
 	return func(ctx context.Context, l *lane, req *request) {
 		if req.vote.Verdict != VerdictNotHeld {
 			return
@@ -72,6 +72,6 @@ func (h *Handler) healing(r *round, c loki.Claim, asked time.Time) func(context.
 		ctx, cancel := context.WithTimeout(ctx, r.patience)
 		defer cancel()
 		s := h.servers[req.index]
-		l.noteOf(s.call(ctx, func(ctx context.Context, repeated bool) Vote { return s.vote(ctx, again(c, repeated)) }))
+		l.noteOf(s.call(ctx, s.repeats, func(ctx context.Context, repeated bool) Vote { return s.vote(ctx, sent(c, repeated)) }))
 	}
 }

@@ -21,8 +21,8 @@ type Handler struct {
 	timeout time.Duration // zero: the default
 	mistake error         // of New's caller; every method returns it
 
-	mu       sync.Mutex // guards granting
-	granting map[claimID]*granting
+	mu        sync.Mutex // guards elections
+	elections map[claimID]*election
 }
 
 // Client is what a Handler asks of each client: to run a script. Every client of go-redis does, and whatever wraps one. It
@@ -57,7 +57,8 @@ func New[C Client](clients []C, opts ...Option) *Handler {
 
 // Release implements [loki.LockHandler]. It returns when a majority of the servers does not hold the claim: then it is
 // over, and the key free. The others are asked as well, and those that do not answer are asked again, after the return,
-// until the claim would have expired there, for half a minute at most.
+// until the claim would have expired there, for half a minute at most. If there is no such majority the error is an [*Error],
+// and the caller repeats the release.
 //
 // A server on which a lock or a renewal of the claim is still on its way is asked when that has returned.
 func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
@@ -74,16 +75,16 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err
 		return false, err
 	}
 	r := h.newRound(h.patience(anyExpiry))
+	d := undecided // the steps below wait for it
+	defer func() { r.settle(d) }()
 	for i, s := range h.servers {
-		step := func(l *lane) {
-			s.letGo(context.WithoutCancel(ctx), l, c, redisstore.AnyFence, func(v Vote) { r.vote(i, v) })
-		}
+		step := func(l *lane) { s.release(context.WithoutCancel(ctx), l, c, r, i) }
 		if !s.submit(idOf(c), maxLateReleases, step) {
 			r.vote(i, Vote{Verdict: VerdictUnreachable, Err: errNotAsked})
 		}
 	}
-	b, d, err := r.count(ctx, func(b *ballot) decision {
-		var d decision
+	var b *ballot
+	b, d, err = r.count(ctx, func(b *ballot) (d decision) {
 		d, held = b.ofRelease()
 		return d
 	})
@@ -96,8 +97,8 @@ func (h *Handler) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err
 	return false, b.failure("release", c.Key, d)
 }
 
-// Inspect implements [loki.Inspector]. Somebody holds the key if a majority of the servers says so of one token; nobody
-// does if no token can have a majority. The times are those of one of these servers. Replicas may answer.
+// Inspect implements [loki.Inspector]. The key is held if a majority of the servers reports one and the same token, and free if
+// no token can have a majority. The times are those of one of these servers. Replicas may answer.
 func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
 	if err := h.check(ctx, redisstore.CheckKey(key)); err != nil {
 		return loki.Holder{}, false, err

@@ -239,3 +239,27 @@ func (w wrapping) EvalSha(ctx context.Context, sha string, keys []string, args .
 	}
 	return cmd
 }
+
+// Two votes say who holds, and three say until when.
+func TestInspectWaitsForTheVoteThatTellsTheEnd(t *testing.T) {
+	q := newQuorum(t, 3)
+	c := claim("k", time.Minute)
+	q.at[0].mustHold(c)
+	c.Expiry = time.Hour
+	q.at[1].mustHold(c)
+	q.at[2].mustHold(c)
+	q.gates[2].holdBefore()
+	go func() {
+		for _, g := range q.gates[:2] {
+			for n := 0; n < 1; _, n = g.counts() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		time.Sleep(20 * time.Millisecond) // for a wrong answer to be given; the right one waits for the gate
+		q.gates[2].open()
+	}()
+	holder, held, err := q.handler.Inspect(q.context(), "k")
+	require.NoError(t, err)
+	require.True(t, held)
+	require.Greater(t, holder.Left, 30*time.Minute)
+}

@@ -42,7 +42,7 @@ func WithLokiNetKeys() Option { return func(s *settings) { s.LokiNetKeys = true 
 
 // WithServerTimeout has a [Handler] wait for one server for d instead of [DefaultServerTimeout], whatever the expiry. It has
 // to be positive. It should be far below the expiry, since a majority that comes when half of that is over is none, and
-// several times shorter than [loki.Config.PrimaryTimeout], within which votes that were split are cast again.
+// several times shorter than [loki.Config.PrimaryTimeout], within which votes that are split are cast again.
 func WithServerTimeout(d time.Duration) Option {
 	return func(s *settings) {
 		if d <= 0 {

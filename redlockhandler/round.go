@@ -9,23 +9,20 @@ import (
 
 var (
 	errNotAsked = errors.New("not asked: earlier calls have not returned")
+	errSilent   = errors.New("not asked: it does not answer the call before this one")
 	errNoTurn   = errors.New("not asked in time: an earlier request for the claim has not returned")
 
 	errNotAwaited = errors.New("not waited for: without its vote there was no majority any more")
 )
 
-const (
-	// silentPatience is how long servers are waited for that did not answer the last time, once the others have.
-	silentPatience = 10 * time.Millisecond
-
-	// vaguePatience is how long servers are waited for that could tell until when a key is held.
-	vaguePatience = 50 * time.Millisecond
-)
+// vaguePatience is how long servers are waited for that could tell until when a key is held.
+const vaguePatience = 50 * time.Millisecond
 
 // round is one question to every server.
 type round struct {
 	handler  *Handler
 	patience time.Duration
+	voting   bool // the question is for a vote, of which a server that does not answer gets few
 	requests []*request
 	votes    chan numbered // room for all: nobody waits for a reader
 
@@ -74,13 +71,7 @@ func (r *round) ask(ctx context.Context, id claimID, do func(ctx context.Context
 		step := func(l *lane) {
 			timed, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			if timed.Err() != nil {
-				req.vote = Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
-			} else {
-				req.sent = true
-				req.vote = s.call(timed, func(ctx context.Context, repeated bool) Vote { return do(ctx, s, repeated) })
-				l.noteOf(req.vote)
-			}
+			req.vote = r.put(timed, l, id, req, do)
 			r.vote(i, req.vote)
 			if then != nil {
 				then(ctx, l, req)
@@ -90,6 +81,27 @@ func (r *round) ask(ctx context.Context, id claimID, do func(ctx context.Context
 			r.vote(i, Vote{Verdict: VerdictUnreachable, Err: errNotAsked})
 		}
 	}
+}
+
+// put puts the question to one server, in a step of the claim's lane.
+func (r *round) put(ctx context.Context, l *lane, id claimID, req *request, do func(context.Context, *server, bool) Vote) Vote {
+	s := r.handler.servers[req.index]
+	if ctx.Err() != nil || !s.mayVote(l, id) {
+		return Vote{Verdict: VerdictUnreachable, Err: errNoTurn}
+	}
+	repeats := s.repeats
+	if r.voting {
+		leave, ok := s.voting.enter(ctx, s)
+		if !ok {
+			return Vote{Verdict: VerdictUnreachable, Err: errSilent}
+		}
+		defer leave()
+		repeats = s.mayRepeat()
+	}
+	req.sent = true
+	v := s.call(ctx, repeats, func(ctx context.Context, repeated bool) Vote { return do(ctx, s, repeated) })
+	l.noteOf(v)
+	return v
 }
 
 // count reads votes until they decide, by the rule, or all are there, or time is up: the servers', which makes those
@@ -112,7 +124,7 @@ func (r *round) count(ctx context.Context, rule func(*ballot) decision) (*ballot
 		case d != undecided && d != vague:
 			return b, d, nil
 		case r.onlySilentMissing(b):
-			timer.Reset(min(r.silentPatience(b), r.patience-time.Since(begun)))
+			timer.Reset(0)
 		}
 		select {
 		case v := <-r.votes:
@@ -137,24 +149,18 @@ func (r *round) count(ctx context.Context, rule func(*ballot) decision) (*ballot
 	}
 }
 
-// onlySilentMissing reports whether every server has voted that answered the last time.
+// onlySilentMissing reports whether a majority has answered, and every server that answered the last time. There is no time
+// for the others then: with one server of three down any two rivals split the votes, and would do so for the whole time of
+// the third, again and again. A server that is back is heard with the next round. Without a majority the others are waited
+// for: after an outage all of them have been silent, and whoever gave them less time than the others would go on asking
+// servers that are well.
 func (r *round) onlySilentMissing(b *ballot) bool {
 	for i, v := range b.votes {
 		if v.Verdict == "" && !r.handler.servers[i].silent.Load() {
 			return false
 		}
 	}
-	return true
-}
-
-// silentPatience is how much longer servers are waited for that did not answer the last time. A majority without them has
-// no time for that: with one server of three down any two rivals split the votes, and would do so for the whole time of
-// the third, again and again. A server that is back is heard with the next round.
-func (r *round) silentPatience(b *ballot) time.Duration {
-	if b.count(VerdictGranted)+b.count(VerdictHeld)+b.count(VerdictNotHeld) >= b.majority() {
-		return 0
-	}
-	return silentPatience
+	return b.count(VerdictGranted)+b.count(VerdictHeld)+b.count(VerdictNotHeld) >= b.majority()
 }
 
 // settle tells the steps that wait for it what became of the round.

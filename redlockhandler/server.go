@@ -31,17 +31,54 @@ type server struct {
 	repeats bool // a request that is not answered can be repeated over a new connection
 	lokiNet bool // grants have no fences
 
-	late    atomic.Int64 // see maxLateCalls
-	silent  atomic.Bool  // the last that is known of the server is that it did not answer, or not in time
-	tidying atomic.Int64 // see maxTidying
+	late   atomic.Int64 // see maxLateCalls
+	silent atomic.Bool  // the last that is known of the server is that it did not answer, or not in time
 
-	mu    sync.Mutex // guards the lanes; nothing is called with it held
-	lanes map[claimID]*lane
+	voting, releasing place
+
+	mu        sync.Mutex // guards what follows; nothing is called with it held
+	lanes     map[claimID]*lane
+	leftovers map[claimID]*leftover
+	tidying   bool      // a goroutine repeats the releases of leftovers
+	repeated  time.Time // see repeatPause
 }
 
 func newServer(name string, client Client, settings redisstore.Settings) *server {
 	store := redisstore.New(client, settings)
-	return &server{name: name, store: store, repeats: store.Repeats(), lokiNet: settings.LokiNetKeys, lanes: make(map[claimID]*lane)}
+	return &server{
+		name: name, store: store, repeats: store.Repeats(), lokiNet: settings.LokiNetKeys,
+		lanes: make(map[claimID]*lane), leftovers: make(map[claimID]*leftover),
+		voting: make(place, 1), releasing: make(place, 1),
+	}
+}
+
+// place is for the one request of a kind that a server gets at a time while it does not answer. It finds out when the server
+// does; the others wait. More of them would only be more to roll back, over more new connections: after an outage of a second,
+// with forty callers, servers had so many connections and releases to serve that the votes between them came too late, and
+// left releases behind in their turn.
+type place chan struct{}
+
+// enter waits for the place if the server does not answer. It reports false if ctx ended first; then nothing may be sent. leave
+// is called when the request has been answered; the end of ctx does so, too.
+func (p place) enter(ctx context.Context, s *server) (leave func(), ok bool) {
+	if !s.silent.Load() {
+		return func() {}, true
+	}
+	select {
+	case p <- struct{}{}:
+	case <-ctx.Done():
+		return nil, false
+	}
+	if ctx.Err() != nil { // both may have been ready
+		<-p
+		return nil, false
+	}
+	free := sync.OnceFunc(func() { <-p })
+	stop := context.AfterFunc(ctx, free)
+	return func() {
+		stop()
+		free()
+	}, true
 }
 
 // claimID names an acquisition.
@@ -54,7 +91,6 @@ func idOf(c loki.Claim) claimID { return claimID{c.Key, c.Token} }
 // and is one goroutine.
 type lane struct {
 	queue []func(*lane)
-	more  chan struct{} // has a value when something was queued
 
 	// doubt says that a request was sent and not answered. It may reach the server still, and later than what was
 	// sent after it. It is for the lane's own goroutine.
@@ -86,15 +122,11 @@ func (s *server) submit(id claimID, limit int, step func(*lane)) bool {
 	case busy && len(l.queue) >= maxQueued, !busy && (s.late.Load() >= int64(limit) || s.silent.Load() && len(s.lanes) >= limit):
 		return false
 	case !busy:
-		l = &lane{more: make(chan struct{}, 1)}
+		l = &lane{}
 		s.lanes[id] = l
 		go s.serve(id, l)
 	}
 	l.queue = append(l.queue, step)
-	select {
-	case l.more <- struct{}{}:
-	default:
-	}
 	return true
 }
 
@@ -114,36 +146,37 @@ func (s *server) serve(id claimID, l *lane) {
 	}
 }
 
-// rest waits for d, or until something else is to be done in the lane; false means the latter.
-func (s *server) rest(l *lane, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		s.mu.Lock()
-		waited := len(l.queue) > 0
-		s.mu.Unlock()
-		if waited {
-			return false
-		}
-		select {
-		case <-l.more: // perhaps of a step that has been taken since
-		case <-timer.C:
-			return true
-		}
+const (
+	// repeatShare is the part of the time of a request after which it is repeated, see [loki.Claim.Repeated].
+	repeatShare = 3
+
+	// repeatPause is how long votes and releases are not repeated again while the server does not answer. Each costs a new
+	// connection, or several, and one that is answered shows that the server is there.
+	repeatPause = 500 * time.Millisecond
+)
+
+// mayRepeat reports whether a vote or a release may be repeated.
+func (s *server) mayRepeat() bool {
+	if !s.repeats || !s.silent.Load() {
+		return s.repeats
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.repeated) < repeatPause {
+		return false
+	}
+	s.repeated = time.Now()
+	return true
 }
 
-// repeatShare is the part of the time of a request after which it is repeated, see [loki.Claim.Repeated].
-const repeatShare = 3
-
-// call does one request to the server, and repeats it if there is no answer. ctx has a deadline and ends by nothing else; a
-// call that outlives it is counted.
-func (s *server) call(ctx context.Context, do func(ctx context.Context, repeated bool) Vote) Vote {
+// call does one request to the server, and with repeats does it again if there is no answer. ctx has a deadline and ends by
+// nothing else; a call that outlives it is counted.
+func (s *server) call(ctx context.Context, repeats bool, do func(ctx context.Context, repeated bool) Vote) Vote {
 	inTime := context.AfterFunc(ctx, func() {
 		s.late.Add(1)
 		s.silent.Store(true)
 	})
-	v := s.attempt(ctx, do)
+	v := s.attempt(ctx, repeats, do)
 	if !inTime() {
 		s.late.Add(-1)
 	}
@@ -153,8 +186,8 @@ func (s *server) call(ctx context.Context, do func(ctx context.Context, repeated
 
 // attempt returns the first answer. A vote that came while another request was on its way is marked: that one may be
 // carried out yet.
-func (s *server) attempt(ctx context.Context, do func(ctx context.Context, repeated bool) Vote) Vote {
-	if !s.repeats {
+func (s *server) attempt(ctx context.Context, repeats bool, do func(ctx context.Context, repeated bool) Vote) Vote {
+	if !repeats {
 		return do(ctx, false)
 	}
 	votes := make(chan Vote, 2)

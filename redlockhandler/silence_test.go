@@ -89,8 +89,8 @@ func TestReleaseSaysWhetherAMajorityHeld(t *testing.T) {
 	require.False(t, release(3))
 }
 
-// Two votes for one claim at once would take each other's back.
-func TestJoinsARepeatedCallToItsFirst(t *testing.T) {
+// Two votes for one claim at once would roll each other back.
+func TestACallWaitsForTheCallThatItRepeats(t *testing.T) {
 	t.Parallel()
 	q := newQuorum(t, 3)
 	c := claim("k", time.Minute)
@@ -115,12 +115,21 @@ func TestJoinsARepeatedCallToItsFirst(t *testing.T) {
 	defer cancel()
 	_, err := q.handler.Lock(ctx, again)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	repeated, anew := make(chan error, 1), make(chan bool, 1)
+	go func() { _, err := q.handler.Lock(q.context(), again); repeated <- err }()
+	go func() { held, err := q.handler.Lock(q.context(), c); anew <- held && err == nil }()
+	time.Sleep(20 * time.Millisecond) // for a wrong call to vote; the right ones wait for the gates
 	for _, g := range q.gates {
+		require.Equal(t, 1, entered(g))
 		g.open()
 	}
 	require.NoError(t, <-first)
+	// A grant counts from the moment of its call, and these votes are older than the repeated one.
+	requireUnavailable(t, <-repeated, "the call that this one repeats has acquired the lock")
+	require.True(t, <-anew, "a call that repeats none votes itself")
 	q.everywhere(c)
 	for _, g := range q.gates {
-		require.Equal(t, 1, entered(g))
+		require.Eventually(t, func() bool { return entered(g) == 2 }, patience, time.Millisecond)
 	}
 }

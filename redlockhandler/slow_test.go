@@ -3,6 +3,7 @@ package redlockhandler_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,7 +56,7 @@ func TestReleasesWhatASlowServerGrantsLate(t *testing.T) {
 	}
 }
 
-func TestTakesBackWhatASlowServerGrantsLate(t *testing.T) {
+func TestRollsBackWhatASlowServerGrantsLate(t *testing.T) {
 	q := newQuorum(t, 3)
 	holder, c := claim("k", time.Minute), claim("k", time.Minute)
 	for _, f := range q.at[:2] {
@@ -112,12 +113,14 @@ func TestIsUnavailableWhenAMajorityIsStopped(t *testing.T) {
 	for _, f := range q.at[1:] {
 		f.server.Stop(t)
 	}
-	_, err := q.handler.Lock(q.context(), claim("k", time.Minute))
+	c := claim("k", time.Minute)
+	_, err := q.handler.Lock(q.context(), c)
 	requireUnavailable(t, err, "no answer within ")
 	require.Equal(t, []redlockhandler.Verdict{redlockhandler.VerdictGranted, redlockhandler.VerdictUnreachable, redlockhandler.VerdictUnreachable}, votes(t, err))
 	for _, f := range q.at[1:] {
 		f.server.Cont(t)
 	}
+	eventually(t, func() bool { return q.handler.Release(q.context(), c) == nil }, "as the Locker does after an error")
 	q.nowhere()
 }
 
@@ -151,7 +154,8 @@ func TestLeavesABoundedNumberOfCallsBehind(t *testing.T) {
 	}, patience, time.Millisecond, "a server that is back is asked again")
 }
 
-func TestLeavesNothingBehindWhenItsContextEnds(t *testing.T) {
+// The Locker releases a claim after every error. The votes may come later than that.
+func TestReleaseGoesBehindVotesOfACallThatHasEnded(t *testing.T) {
 	q := newQuorum(t, 3)
 	for _, g := range q.gates[1:] {
 		g.holdAfter()
@@ -166,9 +170,12 @@ func TestLeavesNothingBehindWhenItsContextEnds(t *testing.T) {
 	}()
 	_, err := q.handler.Lock(ctx, c)
 	require.ErrorIs(t, err, context.Canceled)
+	released := make(chan error, 1)
+	go func() { released <- q.handler.Release(q.context(), c) }()
 	for _, g := range q.gates {
 		g.open()
 	}
+	require.NoError(t, <-released)
 	q.nowhere()
 }
 
@@ -186,4 +193,41 @@ func TestReleaseGoesBehindARenewalThatHeals(t *testing.T) {
 	require.Eventually(t, func() bool { _, n := q.gates[2].counts(); return n == 4 }, patience, time.Millisecond,
 		"lock, renewal, healing and release")
 	q.nowhere()
+}
+
+// However many callers there are, a server that does not answer gets one vote at a time, so that there is little to roll back
+// when it does.
+func TestASilentServerGetsOneVoteAtATime(t *testing.T) {
+	q := newQuorum(t, 3, redlockhandler.WithServerTimeout(100*time.Millisecond))
+	for _, g := range q.gates[1:] {
+		g.holdBefore()
+	}
+	entered := func() int { n, _ := q.gates[1].counts(); return n }
+	_, err := q.handler.Lock(q.context(), claim("first", time.Minute))
+	requireUnavailable(t, err, "no answer within ")
+	require.Equal(t, 1, entered())
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() { _, _ = q.handler.Lock(q.context(), claim(fmt.Sprint("k", i), time.Minute)) })
+	}
+	all.Wait()
+	require.Less(t, entered(), 10, "on a slow machine the first of them may time out before the last begins")
+}
+
+// A release that has failed is repeated by its caller. It must not be sent as often as it was repeated once the server is back.
+func TestAReleaseThatWasGivenUpIsNotSent(t *testing.T) {
+	q := newQuorum(t, 3, redlockhandler.WithServerTimeout(50*time.Millisecond))
+	c := claim("k", time.Minute)
+	for _, g := range q.gates[1:] {
+		g.holdBefore()
+	}
+	for range 10 {
+		requireUnavailable(t, q.handler.Release(q.context(), c), "no answer within ")
+	}
+	for _, g := range q.gates[1:] {
+		g.open()
+	}
+	require.Eventually(t, func() bool { return q.handler.Release(q.context(), c) == nil }, patience, time.Millisecond)
+	entered, _ := q.gates[1].counts()
+	require.Less(t, entered, 10, "one that was under way, and those since")
 }

@@ -8,8 +8,7 @@ import (
 
 // DefaultServerTimeout is how long a [Handler] waits for one server, unless [WithServerTimeout] says otherwise, and in any
 // case no longer than a tenth of the expiry, or 50 ms if that is more. One that did not answer the last time is waited for only
-// as long as there is no majority without it, and then for 10 ms. A round in which one server hangs and the others do
-// not agree takes as long, and [loki.DefaultPrimaryTimeout] leaves room for three.
+// as long as no majority has answered without it. [loki.DefaultPrimaryTimeout] leaves room for three rounds that take as long.
 const DefaultServerTimeout = 150 * time.Millisecond
 
 const (

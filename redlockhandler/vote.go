@@ -81,9 +81,9 @@ func (b *ballot) failure(op, key string, d decision) error {
 // Error is the error of a [Handler] whose servers brought no decision about, with what each of them said. errors.As
 // finds it in whatever the Locker returns or reports.
 //
-// It is [loki.Unavailable] if the servers that did not answer might have decided, or if the votes were split to the end
-// between claims of which none had a majority. It is a mistake, and its servers' mistakes are found through it, if so
-// many of them refused that no answer of the others could have decided.
+// It is [loki.Unavailable] if the servers that did not answer might have decided. It is permanent, and the permanent errors of
+// its servers are found through it, if so many of them refused that no answer of the others could have decided. Votes that
+// stay split between claims are no error, see [Handler.Grant].
 type Error struct {
 	Op    string // "lock", "extend", "release", "inspect" or "notify"
 	Key   string // the key of the claim

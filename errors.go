@@ -318,7 +318,7 @@ func isNotSent(err error) bool {
 		if _, marked := err.(markedNotSent); marked { //nolint:errorlint // see above
 			return true
 		}
-		wrapped, ok := err.(interface{ Unwrap() error }) //nolint:errorlint // likewise
+		wrapped, ok := err.(interface{ Unwrap() error })
 		if !ok {
 			return false
 		}

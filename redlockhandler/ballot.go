@@ -88,7 +88,7 @@ func (b *ballot) ofLock() decision {
 	return b.undone()
 }
 
-// ofExtend decides about a claim that was to be renewed. Whoever does not hold it says no, whatever he holds instead:
+// ofExtend decides about a claim that was to be renewed. A server that does not hold it says no, whatever it holds instead:
 // a claim with too few servers left to be a majority is over, and nothing may make it one again.
 func (b *ballot) ofExtend() decision {
 	switch {
@@ -128,7 +128,7 @@ func (b *ballot) ofRelease() (d decision, held bool) {
 	return d, without < b.majority()
 }
 
-// ofInspect decides whether anybody holds, and until when: it waits for every vote.
+// ofInspect decides whether the key is held, and until when: it waits for every vote.
 func (b *ballot) ofInspect() decision {
 	_, rival := b.rival()
 	silent := b.count(VerdictUnreachable) + b.count(VerdictPermanentError)
@@ -185,7 +185,7 @@ func (b *ballot) bounds() (first, last loki.Holder) {
 	return holders[count-b.majority()], holders[min(count+silent-b.majority(), count-1)]
 }
 
-// knownLeft sorts what is not known behind everything else: it has no end that anybody could wait for.
+// knownLeft sorts what is not known behind everything else: it has no end that a caller could wait for.
 func knownLeft(h loki.Holder) time.Duration {
 	if h.Left == 0 {
 		return 1<<63 - 1

@@ -52,7 +52,7 @@ func (h *Handler) renew(ctx context.Context, c loki.Claim) (b *ballot, d decisio
 	return r.count(ctx, (*ballot).ofExtend)
 }
 
-// healing gives the claim back to a server that did not hold it, once the round is decided.
+// healing records the claim again on a server that did not hold it, once the round is decided.
 //
 // It stays in the same turn of the claim's lane: a release that comes meanwhile goes behind it, and no server gets a
 // claim that has been released. Nor does one that is over: the majority has just been counted, and after the expiry from

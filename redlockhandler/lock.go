@@ -30,7 +30,7 @@ func (h *Handler) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 }
 
 // untilDeadline returns a context that ends at ctx's deadline. A call of the Locker may go on for a while after that, so that a
-// connection stays usable; here that is worth nothing, and votes that are counted, or given back, after the Locker has gone on
+// connection stays usable; here that is worth nothing, and votes that are counted, or rolled back, after the Locker has gone on
 // would be those of a lease that has been renewed, or given up, meanwhile.
 func untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if deadline, ok := ctx.Deadline(); ok {

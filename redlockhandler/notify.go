@@ -17,9 +17,9 @@ const (
 	relistenPause = time.Second
 )
 
-// Notify implements [loki.Notifier]: it listens to every server, and each message of any of them is told. A release
-// arrives once for each server that had the claim, so that who asks too early, when only some have let it go, is told
-// again.
+// Notify implements [loki.Notifier]: it listens to every server, and passes on each message of any of them. A release
+// arrives once for each server that had the claim, so that a waiter who asks too early, when only some have released it, is
+// woken again.
 //
 // It returns when a majority listens: that has a server in common with any majority that a claim can have. A server that
 // cannot be listened to yet is tried again, and when it can be a value is sent, to be safe. With clients of which too few
@@ -115,7 +115,7 @@ func (e *ears) tell() {
 	}
 }
 
-// lose counts a server out, unless it is only that nobody listens any more. With one less a release may have been missed.
+// lose counts a server out, unless ctx has ended. With one less a release may have been missed.
 func (e *ears) lose(ctx context.Context) {
 	if ctx.Err() != nil {
 		return

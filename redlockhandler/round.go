@@ -24,10 +24,10 @@ type round struct {
 	patience time.Duration
 	voting   bool // the question is for a vote, of which a server that does not answer gets few
 	requests []*request
-	votes    chan numbered // room for all: nobody waits for a reader
+	votes    chan numbered // room for all: no step waits for a reader
 
-	// settled is closed when the round has been decided, or given up, and then says how. Whoever makes a round closes it,
-	// with settle.
+	// settled is closed when the round has been decided, or given up, and then says how. What makes a round whose
+	// steps wait for it closes it, with settle.
 	settled chan struct{}
 	outcome decision
 }
@@ -152,7 +152,7 @@ func (r *round) count(ctx context.Context, rule func(*ballot) decision) (*ballot
 // onlySilentMissing reports whether a majority has answered, and every server that answered the last time. There is no time
 // for the others then: with one server of three down any two rivals split the votes, and would do so for the whole time of
 // the third, again and again. A server that is back is heard with the next round. Without a majority the others are waited
-// for: after an outage all of them have been silent, and whoever gave them less time than the others would go on asking
+// for: after an outage all of them have been silent, and a round that gave them less time than the others would go on asking
 // servers that are well.
 func (r *round) onlySilentMissing(b *ballot) bool {
 	for i, v := range b.votes {

@@ -106,7 +106,7 @@ func (l *lane) noteOf(v Vote) {
 // submit has step called when all that was submitted for the claim before it has returned. False means that it will not
 // be called: there are too many already.
 //
-// What is for no claim in particular waits for nobody.
+// What is for no claim in particular does not wait.
 func (s *server) submit(id claimID, limit int, step func(*lane)) bool {
 	if id == (claimID{}) {
 		if s.late.Load() >= int64(limit) {

@@ -31,7 +31,7 @@ const (
 func padded(expiry time.Duration) time.Duration { return expiry + expiry/driftShare + leastDrift }
 
 // promised is the inverse: what a claim that a server keeps for left has left of what its holder was promised. It is
-// never zero, which would mean that nobody knows.
+// never zero, which would mean that it is not known.
 func promised(left time.Duration) time.Duration {
 	return max((left-leastDrift)/(driftShare+1)*driftShare, time.Millisecond)
 }

@@ -14,18 +14,18 @@ const (
 	// VerdictGranted says that the server holds the key for the claim that was asked for.
 	VerdictGranted Verdict = "granted"
 
-	// VerdictHeld says that the server holds the key for another token; [Vote.HeldBy] tells whose.
+	// VerdictHeld says that the server holds the key for another token; [Vote.HeldBy] has its holder.
 	VerdictHeld Verdict = "held by another"
 
-	// VerdictNotHeld says that the server does not hold the key for the claim, as after a release, or for anybody.
+	// VerdictNotHeld says that the server does not hold the key for the claim, as after a release, or for any other.
 	VerdictNotHeld Verdict = "not held"
 
-	// VerdictUnreachable says that the server did not answer in time, or could not; [Vote.Err] tells why. What was asked
+	// VerdictUnreachable says that the server did not answer in time, or could not; [Vote.Err] says why. What was asked
 	// of it may have happened.
 	VerdictUnreachable Verdict = "unreachable"
 
-	// VerdictPermanentError says that the server or its client refused for a reason that trying again will not mend, such as a
-	// missing permission; [Vote.Err] tells it.
+	// VerdictPermanentError says that the server or its client refused for a reason that trying again will not fix, such as a
+	// missing permission; [Vote.Err] says which.
 	VerdictPermanentError Verdict = "permanent error"
 )
 

@@ -3,6 +3,7 @@ package loki_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -65,6 +66,7 @@ func TestMinHold_IsSetInThePrimaryAfterAnotherHasBackedOff(t *testing.T) {
 		a, b := r.locker(), r.locker(alone)
 		r.primary.fail(loki.NotSent(errDown))
 		r.requireRan(a, loki.WithMinHold(time.Minute))
+		synctest.Wait() // the first attempt to set the hold there has failed
 		other := foreign(2 * time.Second)
 		r.primary.heal()
 		r.primary.plant(t, other)

@@ -255,16 +255,7 @@ func (l *Locker) acquire(ctx context.Context, c call) (*Lease, error) {
 		c.waitUntil = start.Add(c.wait)
 	}
 	l.noteExpiry(c.expiry)
-	ls, err := l.try(ctx, c)
-	if err == nil && c.occurrence.record != "" {
-		granted := time.Now()
-		if err = l.lookUp(ls, c.occurrence); err != nil {
-			ls.finish(nil)
-			ls = nil
-		} else if c.minHold > 0 {
-			ls.keepUntil(granted.Add(c.minHold))
-		}
-	}
+	ls, err := l.tryUnlessDone(ctx, c)
 	if c.outcome != nil {
 		c.outcome.Key, c.outcome.Waited = c.key, time.Since(start)
 		if ls != nil {
@@ -277,6 +268,28 @@ func (l *Locker) acquire(ctx context.Context, c call) (*Lease, error) {
 		return nil, err
 	}
 	return ls, nil
+}
+
+// tryUnlessDone is try for a call that may be for an occurrence, which is looked up under the lock.
+func (l *Locker) tryUnlessDone(ctx context.Context, c call) (*Lease, error) {
+	for {
+		ls, err := l.try(ctx, c)
+		if err != nil || c.occurrence.record == "" {
+			return ls, err
+		}
+		granted := time.Now()
+		err = l.lookUp(ls, c.occurrence)
+		if err == nil {
+			if c.minHold > 0 {
+				ls.keepUntil(granted.Add(c.minHold))
+			}
+			return ls, nil
+		}
+		ls.finish(nil)
+		if conflict := errors.Is(err, ErrBusy) && !errors.Is(err, ErrDone); !conflict || c.wait == 0 || !c.waitUntil.IsZero() && !time.Now().Before(c.waitUntil) {
+			return nil, err
+		}
+	}
 }
 
 // try acquires the lock once, or waits for it.

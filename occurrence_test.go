@@ -197,6 +197,21 @@ func TestOccurrence_AConflictBeforeFnRunsIsNoLoss(t *testing.T) {
 	})
 }
 
+// A wait goes on after such a conflict, as after any other busy answer.
+func TestOccurrence_AConflictEndsNoWait(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(func(c *loki.Config) {
+			c.Primary = &readStore{r.primary, func(context.Context) error { time.Sleep(400 * time.Millisecond); return nil }}
+			c.Secondary = &readStore{r.secondary, nil}
+		})
+		r.secondary.plant(t, foreign(10*time.Second))
+		r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown}) // the request before the start
+		r.requireRan(l, loki.WithOccurrence("tick", time.Hour), loki.WithWait(time.Minute))
+		require.NotEmpty(t, r.events(loki.KindConflict))
+		time.Sleep(time.Hour)
+	})
+}
+
 // A completion record whose first write failed is written later, although the process had no reason to wait for it.
 func TestOccurrence_IsRecordedAfterAFailedWrite(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

@@ -341,7 +341,8 @@ const (
 	manyAbandoned     = 256  // of all keys: from here on, no more of a key that has one
 	maxAbandoned      = 4096 // of all keys
 
-	// maxLingering is how many calls about one key linger: the connections of two are enough to begin with.
+	// maxLingering is how many calls about one key linger: the oldest one, whose connection will be ready first, and the
+	// latest, in case that the oldest one's is dead.
 	maxLingering = 2
 )
 
@@ -386,20 +387,21 @@ func (c *abandonedCalls) add(key string, n int) {
 	c.tidy(key, k)
 }
 
-// lingers notes that a call about key goes on although its caller has given it up, and cancels the oldest of too many. The
-// caller calls end when it does not go on any more.
+// lingers notes that a call about key goes on although its caller has given it up. It cancels one of too many: not the oldest,
+// or where calls are short, each would be cancelled before its connection is ready. The caller calls end when the call does not
+// go on any more.
 func (c *abandonedCalls) lingers(key string, cancel context.CancelFunc) (end func()) {
 	c.mu.Lock()
 	k := c.of(key)
 	k.lingering = append(k.lingering, &cancel)
-	var oldest context.CancelFunc
+	var tooMany context.CancelFunc
 	if len(k.lingering) > maxLingering {
-		oldest = *k.lingering[0]
-		k.lingering = slices.Delete(k.lingering, 0, 1)
+		tooMany = *k.lingering[1]
+		k.lingering = slices.Delete(k.lingering, 1, 2)
 	}
 	c.mu.Unlock()
-	if oldest != nil {
-		oldest()
+	if tooMany != nil {
+		tooMany()
 	}
 	return func() {
 		c.mu.Lock()

@@ -1,6 +1,7 @@
 package loki
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,12 +14,23 @@ func TestAbandonedCalls_TheEndOfOneThatLingeredKeepsTheCount(t *testing.T) {
 	for range maxLingering + 1 {
 		ends = append(ends, c.lingers("job", func() {}))
 	}
-	for _, end := range ends[1:] {
+	cancelled := ends[1]
+	for _, end := range slices.Delete(ends, 1, 2) {
 		end()
 	}
 	c.add("job", 1)
-	ends[0]()
+	cancelled()
 	require.NotNil(t, c.keys["job"], "the abandoned call is not counted any more")
 	c.add("job", -1)
 	require.Empty(t, c.keys)
+}
+
+// Of many calls that linger the oldest goes on, whose connection is ready first, and so does the latest.
+func TestAbandonedCalls_TheOldestAndTheLatestLinger(t *testing.T) {
+	var c abandonedCalls
+	var cancelled []int
+	for i := range 5 {
+		c.lingers("job", func() { cancelled = append(cancelled, i) })
+	}
+	require.Equal(t, []int{1, 2, 3}, cancelled)
 }

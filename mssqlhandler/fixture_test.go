@@ -28,6 +28,13 @@ var shared struct {
 	err   error
 }
 
+// session answers the settings of the session. A server that only speaks T-SQL may not see one in the moment that another one
+// ends, so whoever looks for one looks again.
+const session = `DECLARE @level int, @looks int = 0;
+WHILE @level IS NULL AND @looks < 100
+	SELECT @level = MAX(transaction_isolation_level), @looks = @looks + 1 FROM sys.dm_exec_sessions WHERE session_id = @@SPID;
+SELECT CONCAT(@level, ' ', @@TRANCOUNT, ' ', @@SPID)`
+
 // connections is enough for real contention.
 const connections = 4
 
@@ -78,7 +85,7 @@ func (s *store) use(db *sqlx.DB, opts ...mssqlhandler.Option) {
 	prefix := rand.Text() + ":"
 	s.Store = &sqltest.Store{Handler: s.Handler, DB: db.DB, Admin: shared.db.DB, Prefix: prefix, RaisesFences: true, Statements: sqltest.Statements{
 		Clock:    "SELECT " + fmt.Sprintf(micros, "SYSUTCDATETIME()"),
-		Session:  "SELECT CONCAT(transaction_isolation_level, ' ', @@TRANCOUNT, ' ', @@SPID) FROM sys.dm_exec_sessions WHERE session_id = @@SPID",
+		Session:  session,
 		PID:      "SELECT @@SPID",
 		Kill:     "KILL %d",
 		Rows:     s.on(fmt.Sprintf("SELECT COUNT(*) FROM $T WHERE LEFT(ServiceKey, %d) = @p1", len(prefix))),
@@ -86,7 +93,11 @@ func (s *store) use(db *sqlx.DB, opts ...mssqlhandler.Option) {
 		Until:    s.on("SELECT " + fmt.Sprintf(micros, "ExpiresAt") + " FROM $T WHERE ServiceKey = @p1"),
 		Expire:   s.on("UPDATE $T SET ExpiresAt = DATEADD(millisecond, -1, SYSUTCDATETIME()) WHERE ServiceKey = @p1"),
 		SetFence: s.on("UPDATE $T SET Fence = @p2, ExpiresAt = SYSUTCDATETIME() WHERE ServiceKey = @p1"),
-		Occupy:   s.on("INSERT INTO $T (ServiceKey, CreationDate) VALUES (@p1, GETDATE())"),
+		AtWork: `DECLARE @at int = 0, @looks int = 0;
+			WHILE @looks < 3
+				SELECT @at = @at + COUNT(*), @looks = @looks + 1 FROM sys.dm_exec_sessions WHERE status NOT IN ('sleeping', 'idle') AND session_id = %d;
+			SELECT @at`,
+		Occupy: s.on("INSERT INTO $T (ServiceKey, CreationDate) VALUES (@p1, GETDATE())"),
 	}}
 }
 

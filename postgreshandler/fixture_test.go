@@ -97,7 +97,7 @@ func (s *store) with(db *sql.DB, h *postgreshandler.Handler) *store {
 	other := *s
 	other.db, other.Handler = db, h
 	const micros = "(extract(epoch FROM %s) * 1000000)::bigint"
-	other.Store = &sqltest.Store{Handler: h, DB: db, Admin: db, Statements: sqltest.Statements{
+	other.Store = &sqltest.Store{Handler: h, DB: db, Admin: db, EndsAtOnce: true, Statements: sqltest.Statements{
 		Clock:    "SELECT " + fmt.Sprintf(micros, "clock_timestamp()"),
 		Session:  "SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) || pg_backend_pid() || (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) FROM pg_settings WHERE source = 'session' OR name LIKE '%isolation'",
 		PID:      "SELECT pg_backend_pid()",
@@ -108,7 +108,7 @@ func (s *store) with(db *sql.DB, h *postgreshandler.Handler) *store {
 		Expire:   s.fill("UPDATE $T SET expires_at = greatest(granted_at, clock_timestamp() - interval '1 millisecond') WHERE service_key = $1"),
 		SetFence: s.fill("UPDATE $T SET fence = $2, expires_at = clock_timestamp() WHERE service_key = $1"),
 		Occupy:   s.fill("INSERT INTO $T VALUES ($1, 't', 'h', now(), now(), 1)"),
-		Waiting:  "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%" + s.schema + "%' AND pid <> pg_backend_pid()",
+		AtWork:   "SELECT count(*) FROM pg_stat_activity WHERE state <> 'idle' AND pid = %d",
 	}}
 	return &other
 }

@@ -4,6 +4,7 @@ package loki_test
 
 import (
 	"context"
+	"database/sql"
 	"net"
 	"net/url"
 	"os"
@@ -167,6 +168,7 @@ func TestCase039_SecondaryThatHangsIsLeftBehind(t *testing.T) {
 		proxied, proxy := openSQLThroughProxy(t)
 		l := instance(t, refused(t), newSQLKeys(proxied))
 		requireRuns(t, l)
+		eventually(t, func() bool { return proxied.Stats().Idle > 0 && proxied.Stats().InUse == 0 }, "a connection is idle")
 		proxy.BlackHole()
 		calls(t, instance(t, refused(t), newSQLKeys(proxied), handlerTimeout(0, limit)))
 		proxy.PassThrough()
@@ -180,7 +182,18 @@ func TestCase039_SecondaryThatHangsIsLeftBehind(t *testing.T) {
 		)
 		stub, until := newStubSQL(), make(chan struct{})
 		stub.set(stub.hangs(until))
-		l := instance(t, memhandler.New(), mssqlhandler.New(stub.open(t)), handlerTimeout(patience, 20*time.Millisecond))
+		db := stub.open(t)
+		db.SetMaxIdleConns(most)
+		conns := make([]*sql.Conn, most) // or few sessions begin
+		for i := range conns {
+			var err error
+			conns[i], err = db.Conn(t.Context())
+			require.NoError(t, err)
+		}
+		for _, conn := range conns {
+			require.NoError(t, conn.Close())
+		}
+		l := instance(t, memhandler.New(), mssqlhandler.New(db), handlerTimeout(patience, 20*time.Millisecond))
 		for i := range leases {
 			_, err := l.Acquire(t.Context(), time.Hour, loki.WithResource(time.Duration(i).String()))
 			require.NoError(t, err)

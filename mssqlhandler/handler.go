@@ -59,9 +59,8 @@ func New(db *sqlx.DB, opts ...Option) *Handler {
 // "sqlserver://user:password@host?database=app". Open dials nothing: a server that is down shows at the first call, as an
 // unavailable store. A dsn or an option that cannot work is an error, which repeats no part of dsn.
 //
-// A login ends with the context of its call. A database that was opened through database/sql waits for a server that accepts
-// the connection and does not answer until the dsn's "connection timeout", or forever; the call ends in time anyway, since
-// the Locker abandons it.
+// A login ends five seconds after its call at the latest. A database that was opened through database/sql waits for a server that
+// accepts the connection and does not answer until the dsn's "connection timeout", or forever; the call ends in time anyway.
 //
 // For a login through Microsoft Entra ID open the database with go-mssqldb's azuread package and give it to [New].
 func Open(dsn string, opts ...Option) (*Handler, error) {

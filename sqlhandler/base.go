@@ -163,7 +163,7 @@ func (b *Base) Do(ctx context.Context, op, key string, call func() error) error 
 
 // connect returns the connector of a statement that is sent for no claim.
 func (b *Base) connect(ctx context.Context) connector {
-	return func() (*sql.Conn, error) { return connect(ctx, b.db, b.db.Conn) }
+	return func() (*connection, error) { return b.traffic.connect(ctx, toAcquire, false) }
 }
 
 // row is a claim as a statement answers it. Times are in microseconds.

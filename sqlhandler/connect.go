@@ -11,27 +11,28 @@ import (
 // probeTime is how long a connection of a pool that database/sql does not see is waited for.
 const probeTime = 25 * time.Millisecond
 
+// reportTime is how long before the end of a call it stops waiting, so that its caller still reads the reason.
+const reportTime = 50 * time.Millisecond
+
 // connect returns a connection for the attempt's statement.
-func (a *attempt) connect() (*sql.Conn, error) {
-	db, from := a.traffic.db, a.traffic.db.Conn
-	if a.probe {
-		from = a.traffic.probe
-	}
+func (a *attempt) connect() (*connection, error) {
+	db := a.traffic.db
 	before := db.Stats()
 	a.traffic.sees(before)
 	opened := make(chan struct{})
-	if before.Idle == 0 && !isFull(before) && a.traffic.keepsIdle.Load() {
+	if before.Idle == 0 && !isFull(before) && a.traffic.keeps(before) {
 		a.opening.Store(&opened)
 	}
-	a.idled.Store(before.Idle > 0 || before.MaxIdleClosed > 0) // it may have been idle in another pool, such as pgxpool's
+	a.idled.Store(before.Idle > 0 || !a.traffic.keeps(before)) // it may have been idle in another pool, such as pgxpool's
 	a.holds.Store(!isFull(before))
-	conn, err := connect(a.ctx, db, from)
-	close(opened)
+	conn, err := a.traffic.connect(a.ctx, a.purpose(), a.probe)
+	defer close(opened)
 	a.holds.Store(err == nil)
 	if err == nil {
 		a.sent = true
-		_ = conn.Raw(func(c any) error { a.conn = c; return nil })
-		if a.traffic.isFresh(a.conn) {
+		f := a.traffic.known(conn.driver)
+		a.cold.Store(f.isCold())
+		if time.Since(f.at) < freshTime {
 			a.idled.Store(false)
 		}
 	}
@@ -45,15 +46,24 @@ func (t *traffic) sees(s sql.DBStats) {
 	}
 }
 
+// keeps reports whether database/sql keeps idle connections of this pool, as far as it is known.
+func (t *traffic) keeps(s sql.DBStats) bool { return t.keepsIdle.Load() || s.MaxIdleClosed == 0 }
+
 // freshConn is a driver's connection that has answered. Database/sql does not say which connection it hands out, nor for
 // how long that was idle.
 type freshConn struct {
-	conn any
-	at   time.Time
+	conn  any
+	at    time.Time
+	isNew bool // its login is all that it has answered
 }
 
-// freshen notes that conn has answered, in place of what has not for the longest time. t.mu is held.
-func (t *traffic) freshen(conn any) {
+// isCold reports whether the first answer may take long.
+func (f freshConn) isCold() bool { return f.isNew && time.Since(f.at) < loginLinger }
+
+// freshen notes that conn has answered, in place of what has not for the longest time.
+func (t *traffic) freshen(conn any, isNew bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if conn == nil || !reflect.TypeOf(conn).Comparable() {
 		return
 	}
@@ -68,19 +78,22 @@ func (t *traffic) freshen(conn any) {
 			oldest = f
 		}
 	}
-	*oldest = freshConn{conn, time.Now()}
+	*oldest = freshConn{conn, time.Now(), isNew}
 }
 
-// isFresh reports whether conn has answered within freshTime.
-func (t *traffic) isFresh(conn any) bool {
+// known returns what is known of conn, zero if nothing is.
+func (t *traffic) known(conn any) freshConn {
+	if conn == nil || !reflect.TypeOf(conn).Comparable() {
+		return freshConn{}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, f := range t.fresh {
-		if time.Since(f.at) < freshTime && reflect.TypeOf(conn).Comparable() && f.conn == conn {
-			return true
+		if f.conn == conn {
+			return f
 		}
 	}
-	return false
+	return freshConn{}
 }
 
 // probe returns a connection where database/sql takes them from another pool, such as pgxpool's, whose idle ones it cannot
@@ -125,14 +138,35 @@ func (t *traffic) probe(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
+// purpose returns what the attempt's connection is for.
+func (a *attempt) purpose() purpose {
+	if a.op == "extend" || a.op == "release" {
+		return toHold
+	}
+	return toAcquire
+}
+
 // connect returns a connection. It gives up a little before ctx ends, while the caller still reads the reason.
-func connect(ctx context.Context, db *sql.DB, from func(context.Context) (*sql.Conn, error)) (*sql.Conn, error) {
-	begun := time.Now()
+func (t *traffic) connect(ctx context.Context, p purpose, probe bool) (*connection, error) {
+	db, begun := t.db, time.Now()
 	until, cancel := beforeEnd(ctx)
 	defer cancel()
-	conn, err := from(until)
-	if err == nil || until.Err() == nil || ctx.Err() != nil {
+	var conn *connection
+	var err error
+	switch {
+	case probe:
+		conn, err = t.logins.take(until, t.probe)
+	case t.keeps(db.Stats()):
+		conn, err = t.logins.conn(until, p)
+	default: // they are another pool's, or each call shall have a new one
+		conn, err = t.logins.take(until, db.Conn)
+	}
+	if until.Err() == nil || ctx.Err() != nil {
 		return conn, err
+	}
+	if err == nil { // too late for this statement, but not for the next one
+		_ = conn.Close()
+		err = until.Err()
 	}
 	waited := time.Since(begun).Round(time.Millisecond)
 	if isFull(db.Stats()) {
@@ -141,8 +175,10 @@ func connect(ctx context.Context, db *sql.DB, from func(context.Context) (*sql.C
 	}
 	unready := &noConnection{why: fmt.Sprintf("no connection to the server was ready within %v: dial, TLS and login had not ended (a connection that is being made counts "+
 		"as open and in use; %s)", waited, stats(db))}
-	if !isEnd(err) {
+	if failed := t.logins.failed.Load(); !isEnd(err) {
 		unready.cause = err
+	} else if failed != nil {
+		unready.cause = fmt.Errorf("the last login: %w", *failed)
 	}
 	return nil, unready
 }
@@ -158,7 +194,7 @@ func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, 50*time.Millisecond)))
+	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, reportTime)))
 }
 
 // noConnection is an error of a statement that was not sent: there was no connection for it, or no turn, in time.

@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/sqlhandler"
 )
 
 // A server that has to catch up gets no second connection for a call that waits for its first.
 func TestAConnectionThatIsBeingMadeIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, h := newNetwork(t)
-		n.idle(t, h, 2)
+		n.idle(t, 2)
 		n.db.SetMaxIdleConns(1) // has closed one, as a busy pool does
 		require.NoError(t, operations["lock"](t.Context(), h))
 		conn, err := n.db.Conn(t.Context())
@@ -59,7 +60,8 @@ func TestAConnectionThatIsBeingMadeIsNoSilence(t *testing.T) {
 	})
 }
 
-// A call whose connection was not ready says what the driver said, and an error of the driver that is permanent is one.
+// A call whose connection was not ready says what the driver said, and an error of the driver that is permanent is one. Of a
+// login that outlives its caller the driver says it when that is over.
 func TestAConnectionThatIsNotReadyIsExplained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, h := newNetwork(t)
@@ -68,15 +70,34 @@ func TestAConnectionThatIsNotReadyIsExplained(t *testing.T) {
 			<-ctx.Done()
 			return fmt.Errorf("no handshake: %w: %w", ctx.Err(), cause)
 		}
-		for _, cause = range []error{errDown, errNoRights} {
+		call := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := h.Lock(ctx, claim)
 			require.ErrorContains(t, err, "no connection to the server was ready within 950ms: dial, TLS and login had not ended")
-			require.ErrorContains(t, err, "no handshake: context deadline exceeded: "+cause.Error())
-			require.Equal(t, errors.Is(cause, errDown), loki.IsUnavailable(err), "%v", err)
-			require.Equal(t, errors.Is(cause, errDown), isNotSent(err), "%v", err)
+			return err
 		}
+		for _, cause = range []error{errDown, errNoRights} {
+			requireExplained := func(err error, how string) {
+				require.ErrorContains(t, err, how+cause.Error())
+				require.Equal(t, errors.Is(cause, errDown), loki.IsUnavailable(err), "%v", err)
+				require.Equal(t, errors.Is(cause, errDown), isNotSent(err), "%v", err)
+			}
+			_ = call() // its login goes on
+			requireExplained(call(), "no handshake: context deadline exceeded: ")
+			time.Sleep(sqlhandler.LoginLinger)
+			requireExplained(call(), "the last login: no handshake: context canceled: ")
+			time.Sleep(sqlhandler.LoginLinger)
+			synctest.Wait()
+		}
+		hangs := n.dial
+		n.dial = nil
+		require.NoError(t, operations["lock"](t.Context(), h))
+		n.dial, cause = hangs, nil
+		n.db.SetMaxIdleConns(-1)
+		require.True(t, loki.IsUnavailable(call()), "what was wrong is over")
+		time.Sleep(sqlhandler.LoginLinger)
+		synctest.Wait()
 	})
 }
 
@@ -84,7 +105,7 @@ func TestAConnectionThatIsNotReadyIsExplained(t *testing.T) {
 func TestIdleConnectionsAreDiscardedOnceInAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, h := newNetwork(t)
-		n.idle(t, h, 8)
+		n.idle(t, 8)
 		for i := range 4 {
 			n.answers = make(chan struct{})
 			c := claim

@@ -112,7 +112,7 @@ func TestASecondAttemptUsesWhatBecomesFree(t *testing.T) {
 func TestManyDeadConnectionsAreDiscardedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, h := newNetwork(t)
-		n.idle(t, h, 250)
+		n.idle(t, 250)
 		n.resets = true
 		n.forget()
 		begun := time.Now()

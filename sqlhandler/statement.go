@@ -90,7 +90,7 @@ func (s Statement) one(ctx context.Context, connect connector, c Call, a answer,
 }
 
 // connector returns a connection of the pool for one statement.
-type connector func() (*sql.Conn, error)
+type connector func() (*connection, error)
 
 // each sends the statement and hands over the rows that it answers.
 //
@@ -120,5 +120,6 @@ func (s Statement) each(ctx context.Context, connect connector, c Call, scan fun
 	if err := rows.Err(); err != nil {
 		return err
 	}
+	conn.answered = true
 	return rows.Close()
 }

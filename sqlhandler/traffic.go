@@ -51,6 +51,8 @@ type traffic struct {
 	acquiring chan struct{}
 	holding   chan struct{}
 
+	logins *logins
+
 	mu       sync.Mutex                           // guards what follows, and the slots of attempts
 	attempts map[attemptKey]*attempt              // the latest of each claim that is no second one
 	fresh    [maxAcquiring + maxHolding]freshConn // the connections that have answered last
@@ -85,12 +87,14 @@ type attempt struct {
 	holds    atomic.Bool                   // whether it has one of the pool's connections, or is about to
 	idled    atomic.Bool                   // whether that may be one that was idle for so long that it died
 	opening  atomic.Pointer[chan struct{}] // closed once the new connection that it asked for is there; nil if it asked for none
-	conn     any                           // the driver's connection that it had last
+	cold     atomic.Bool                   // its connection is new, and has answered no statement yet
 	probe    bool                          // the pool that connections come from is not database/sql's alone
 }
 
 func newTraffic(db *sql.DB) *traffic {
-	return &traffic{db: db, attempts: make(map[attemptKey]*attempt)}
+	t := &traffic{db: db, attempts: make(map[attemptKey]*attempt)}
+	t.logins = newLogins(t)
+	return t
 }
 
 // begin waits until another statement may be under way. A second attempt takes the place of the first, and sees to it that
@@ -108,7 +112,7 @@ func (t *traffic) begin(ctx context.Context, op string, c loki.Claim) (*attempt,
 		t.mu.Unlock()
 	}
 	if err == nil && a.slot == nil && !a.answered {
-		err = a.queue(ctx, op)
+		err = a.queue(ctx)
 	}
 	if err != nil || a.answered {
 		return a, a.end(err)
@@ -129,7 +133,7 @@ func (t *traffic) begin(ctx context.Context, op string, c loki.Claim) (*attempt,
 }
 
 // queue waits for a slot.
-func (a *attempt) queue(ctx context.Context, op string) error {
+func (a *attempt) queue(ctx context.Context) error {
 	t := a.traffic
 	t.sized.Do(func() {
 		most := maxAcquiring
@@ -139,7 +143,7 @@ func (a *attempt) queue(ctx context.Context, op string) error {
 		t.acquiring, t.holding = make(chan struct{}, most), make(chan struct{}, maxHolding)
 	})
 	slots, what := t.acquiring, "acquisitions"
-	if op == "extend" || op == "release" {
+	if a.purpose() == toHold {
 		slots, what = t.holding, "renewals and releases"
 	}
 	select {
@@ -164,8 +168,8 @@ func (a *attempt) queue(ctx context.Context, op string) error {
 
 // follow takes the place of the first attempt, once that has been silent for as long as the caller waited before this
 // attempt, a third of what this one has. Time that the first spends in the queue is no silence: under load a healthy
-// pool would be discarded for it. Nor is time that it spends on a new connection: another one beside it gets no answer
-// sooner, and a server that comes back to twice as many connections may never catch up.
+// pool would be discarded for it. Nor is time that it spends on a new connection, from the login until the first answer:
+// another one beside it gets no answer sooner, and a server that comes back to twice as many connections may never catch up.
 func (a *attempt) follow(ctx context.Context) error {
 	t := a.traffic
 	t.mu.Lock()
@@ -201,6 +205,14 @@ func (a *attempt) follow(ctx context.Context) error {
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
+			}
+			if first.cold.Load() {
+				select {
+				case <-first.ended:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
 			opening := first.opening.Load()
 			if opening == nil || waited {
@@ -242,9 +254,6 @@ func (a *attempt) end(err error) error {
 		time.AfterFunc(keptTime, a.forget)
 	} else if t.attempts[a.key] == a {
 		delete(t.attempts, a.key)
-	}
-	if err == nil {
-		t.freshen(a.conn)
 	}
 	t.mu.Unlock()
 	if slot != nil {

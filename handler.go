@@ -8,12 +8,16 @@ import (
 // LockHandler is the interface that a lock store implements, in two methods.
 //
 // It is a plain try-lock: it does not wait for a lock, log, or know of another handler; the [Locker] does all of that.
-// It is not for data: whatever else the store keeps is none of its business. The suite in package lokitest says
-// whether an implementation is right, clause by clause.
+// It is not for data: whatever else the store keeps is none of its business. The suite in package lokitest holds
+// an implementation to this contract, clause by clause.
 //
-// Both methods are called by many goroutines at once, also for the same key. The Locker may call again with the same
-// claim before the first call has returned: when that has had no answer for a while, and the first answer counts (see
-// [Claim.Repeated]). If ctx has ended already they change nothing and return an error that matches ctx.Err().
+// Both methods are called by many goroutines at once, also for the same key. Each method, and each one of [Granter],
+// [Extender] and [Releaser], is one atomic step in the store: of many calls at once, each takes effect at one moment, as if
+// they came one after the other. To look at the record and then to write it are two steps, if another call can come between.
+//
+// The Locker may call again with the same claim before the first call has returned: when that has had no answer for a while,
+// and the first answer counts (see [Claim.Repeated]). If ctx has ended already they change nothing and return an error that
+// matches ctx.Err().
 //
 // The deadline of ctx is when the Locker stops waiting (see [Config.PrimaryTimeout]). ctx is done some seconds later, or when
 // the caller cancels its own context, so that a request which is on its way can end by itself and keeps its connection

@@ -48,7 +48,7 @@ func clausesFor(has map[capability]bool) []clause {
 	if !has[releaser] {
 		return all
 	}
-	for _, c := range slices.Concat(releaseClauses, releasedClauses, notifyClauses) {
+	for _, c := range slices.Concat(releaseClauses, releaseRaceClauses, releasedClauses, notifyClauses) {
 		if c.needs == "" || has[c.needs] {
 			c.name, c.byReleaseHeld = "ReleaseHeld/"+c.name, true
 			all = append(all, c)
@@ -59,11 +59,11 @@ func clausesFor(has map[capability]bool) []clause {
 
 // handlerClauses are those of LockHandler and Claim, in the order of the contract.
 func handlerClauses() []clause {
-	return slices.Concat(lockClauses, expiryClauses, releaseClauses, contextClauses, raceClauses, keyClauses, mirrorClauses)
+	return slices.Concat(lockClauses, expiryClauses, releaseClauses, contextClauses, raceClauses, releaseRaceClauses, keyClauses, mirrorClauses)
 }
 
 func capabilityClauses() []clause {
-	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, releaserClauses, notifyClauses, inspectClauses, leftClauses)
+	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, extendRaceClauses, releaserClauses, notifyClauses, inspectClauses, leftClauses)
 }
 
 // judge holds h to the clause. It knows no *testing.T, so that the suite can be put to the test itself.

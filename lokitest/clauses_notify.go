@@ -35,7 +35,7 @@ var notifyClauses = []clause{
 		check: func(p *probe) {
 			key := p.key("k")
 			all := make([]listener, racers)
-			p.race(len(all), func(i int) { all[i] = p.listen(key) })
+			p.atOnce(len(all), func(i int) { all[i] = p.listen(key) })
 			c, _ := p.take(key, lasting)
 			p.mustBeTold("a release, which others were to be told of, too", func() { p.release(c) }, all...)
 

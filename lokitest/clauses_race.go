@@ -1,60 +1,91 @@
 package lokitest
 
 import (
+	"context"
 	"fmt"
-	"sync/atomic"
+	"time"
 
 	"github.com/lokilock/loki"
 )
 
 const (
-	raceLaw    = "Both methods are called by many goroutines at once, also for the same key."
-	racers     = 12
-	raceRounds = 8
+	atomicLaw = "of many calls at once, each takes effect at one moment, as if they came one after the other."
+	raceLaw   = "Both methods are called by many goroutines at once, also for the same key."
 )
-
-// race starts n goroutines as nearly at once as can be had.
-func (p *probe) race(n int, run func(i int)) {
-	start := make(chan struct{})
-	var fns []func()
-	for i := range n {
-		fns = append(fns, func() {
-			<-start
-			run(i)
-		})
-	}
-	p.together(append(fns, func() { close(start) })...)
-}
 
 var raceClauses = []clause{
 	{
 		name: "one-winner",
-		law:  raceLaw,
+		law:  atomicLaw,
 		check: func(p *probe) {
-			for round := range raceRounds {
-				key := p.key(fmt.Sprint(round))
-				var winners atomic.Int32
-				p.race(racers, func(int) {
-					if p.lock(p.claim(key, lasting)).held {
-						winners.Add(1)
-					}
-				})
-				if n := winners.Load(); n != 1 {
-					p.fail("%d tokens asked at once for %q, which was free, and %d of them got it.", racers, key, n)
+			p.onManyKeys(func(keys int) time.Duration {
+				least, most, took := p.winners(keys, func(key int) loki.Claim { return p.claim(p.key(fmt.Sprint(key)), lasting) })
+				if least != 1 || most != 1 {
+					p.fail("%d tokens asked at once for a key that was free; of one key %d of them got it, of another %d.", racers, least, most)
 				}
-			}
+				return took
+			})
+		},
+	},
+	{
+		name: "one-winner-after-expiry",
+		law:  atomicLaw,
+		check: func(p *probe) {
+			const short = 20 * time.Millisecond
+			batch := 0
+			p.onManyKeys(func(keys int) time.Duration {
+				batch++ // what the store thinks to be held for a little longer must not be in the way of the next batch
+				old, over := p.takeEach(fmt.Sprint("batch-", batch, "-"), keys, short)
+				p.sleepUntil(over)
+				_, most, took := p.winners(keys, func(key int) loki.Claim { return p.claim(old[key].Key, lasting) })
+				if most > 1 {
+					p.fail("%d tokens asked at once for a key whose holder had expired, and %d of them got it.", racers, most)
+				}
+				for _, c := range old {
+					p.isOver(c)
+				}
+				return took
+			})
+		},
+	},
+	{
+		name: "one-winner-superseding",
+		law:  atomicLaw,
+		check: func(p *probe) {
+			p.onManyKeys(func(keys int) time.Duration {
+				old, _ := p.takeEach("", keys, lasting)
+				least, most, took := p.winners(keys, func(key int) loki.Claim { return p.superseding(old[key].Key, old[key].Token) })
+				if least != 1 || most != 1 {
+					p.fail("%d tokens asked at once for a key, with claims that supersede its holder; of one key %d of them got it, of another %d.", racers, least, most)
+				}
+				for _, c := range old {
+					p.isOver(c)
+				}
+				return took
+			})
 		},
 	},
 	{
 		name: "again-at-once",
 		law:  "Lock of a claim that already holds succeeds and starts its expiry anew, so a repeated call is safe.",
 		check: func(p *probe) {
-			for round := range raceRounds {
+			for round := range fewestKeys {
 				c := p.claim(p.key(fmt.Sprint(round)), lasting)
-				p.race(racers/2, func(int) { p.mustLock(c, "to a call of the same claim that came at the same time as others of it") })
+				p.atOnce(racers/2, func(int) { p.mustLock(c, "to a call of the same claim that came at the same time as others of it") })
 				p.release(c)
 				p.mustBeFree(c.Key, "after its holder, which had locked several times at once, had released it")
 			}
+		},
+	},
+	{
+		name: "again-against-takeover",
+		law:  atomicLaw,
+		check: func(p *probe) {
+			p.againstTakeOver("repeated Lock", func(old loki.Claim, start func()) bool {
+				a := p.ask(old, after(start, p.byLock(old)))
+				p.mustAnswer("Lock", old.Key, a.err)
+				return a.held
+			})
 		},
 	},
 	{
@@ -65,10 +96,64 @@ var raceClauses = []clause{
 			for i := range claims {
 				claims[i] = p.claim(p.key(fmt.Sprint(i)), lasting)
 			}
-			p.race(len(claims), func(i int) { p.mustLock(claims[i], "although nobody held it, while other keys were being locked") })
-			p.race(len(claims), func(i int) { p.mustBeHeld(claims[i].Key, "while other keys were being locked") })
-			p.race(len(claims), func(i int) { p.release(claims[i]) })
-			p.race(len(claims), func(i int) { p.mustBeFree(claims[i].Key, "after it had been released while others were") })
+			p.atOnce(len(claims), func(i int) { p.mustLock(claims[i], "although nobody held it, while other keys were being locked") })
+			p.atOnce(len(claims), func(i int) { p.mustBeHeld(claims[i].Key, "while other keys were being locked") })
+			p.atOnce(len(claims), func(i int) { p.release(claims[i]) })
+			p.atOnce(len(claims), func(i int) { p.mustBeFree(claims[i].Key, "after it had been released while others were") })
+		},
+	},
+}
+
+var releaseRaceClauses = []clause{
+	{
+		name: "release-against-takeover",
+		law:  atomicLaw,
+		check: func(p *probe) {
+			p.againstTakeOver("Release", func(old loki.Claim, start func()) bool {
+				a := p.ask(old, after(start, p.byRelease(old)))
+				p.mustAnswer("Release", old.Key, a.err)
+				return false
+			})
+		},
+	},
+}
+
+var extendRaceClauses = []clause{
+	{
+		name:  "extend-against-takeover",
+		law:   atomicLaw,
+		needs: extender,
+		check: func(p *probe) {
+			p.againstTakeOver("Extend", func(old loki.Claim, start func()) bool {
+				a := p.ask(old, after(start, p.byExtend(old)))
+				p.mustAnswer("Extend", old.Key, a.err)
+				return a.held
+			})
+		},
+	},
+	{
+		name:  "release-against-extend",
+		law:   atomicLaw,
+		needs: extender,
+		check: func(p *probe) {
+			p.onManyKeys(func(keys int) time.Duration {
+				claims, _ := p.takeEach("", keys, lasting)
+				calls := []struct {
+					name string
+					by   func(loki.Claim) func(context.Context, *answer)
+				}{{"Release", p.byRelease}, {"Extend", p.byExtend}}
+				begin := time.Now()
+				p.race(racers, keys, func(i, key int, start func()) {
+					a := p.ask(claims[key], after(start, calls[i%2].by(claims[key])))
+					p.mustAnswer(calls[i%2].name, claims[key].Key, a.err)
+				})
+				took := time.Since(begin)
+				p.each(keys, func(key int) {
+					p.mustBeFree(claims[key].Key, "after its holder had released it, with an Extend of the same claim on its way")
+					p.isOver(claims[key])
+				})
+				return took
+			})
 		},
 	},
 }

@@ -3,9 +3,6 @@ package lokitest_test
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/lokilock/loki"
 )
@@ -142,49 +139,3 @@ var contextMutants = map[string]map[string]func(*mutant){
 		},
 	},
 }
-
-var raceMutants = map[string]map[string]func(*mutant){
-	"one-winner": {
-		"looks, then writes": func(m *mutant) {
-			healthy := m.grant
-			m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
-				if token, _ := m.holding(ctx, c.Key); token != "" {
-					return healthy(ctx, c)
-				}
-				time.Sleep(time.Millisecond)
-				return m.steal(ctx, c)
-			}
-		},
-	},
-	"again-at-once": {
-		"the second insert of the same row fails": func(m *mutant) {
-			var underWay sync.Map
-			healthy := m.grant
-			m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
-				if _, twice := underWay.LoadOrStore(c.Token, true); twice {
-					return loki.Grant{}, nil
-				}
-				defer underWay.Delete(c.Token)
-				time.Sleep(time.Millisecond)
-				return healthy(ctx, c)
-			}
-		},
-	},
-	"many-keys": {
-		"one call at a time": func(m *mutant) {
-			var underWay atomic.Int32
-			healthy := m.grant
-			m.grant = func(ctx context.Context, c loki.Claim) (loki.Grant, error) {
-				defer underWay.Add(-1)
-				if underWay.Add(1) > racersInOneClause {
-					return loki.Grant{}, nil
-				}
-				time.Sleep(time.Millisecond)
-				return healthy(ctx, c)
-			}
-		},
-	},
-}
-
-// racersInOneClause is more than ask for one key at a time, and fewer than ask for many.
-const racersInOneClause = 20

@@ -14,7 +14,7 @@ import (
 var mutants = func() map[string]map[string]func(*mutant) {
 	all := make(map[string]map[string]func(*mutant))
 	for _, some := range []map[string]map[string]func(*mutant){
-		lockMutants, expiryMutants, releaseMutants, contextMutants, raceMutants, keyMutants, mirrorMutants,
+		lockMutants, expiryMutants, releaseMutants, contextMutants, raceMutants, takeOverMutants, keyMutants, mirrorMutants,
 		grantMutants, fenceMutants, releasedMutants, extendMutants, releaserMutants, notifyMutants, inspectMutants, leftMutants,
 	} {
 		maps.Copy(all, some)

@@ -155,6 +155,13 @@ func (p *probe) byGrant(c loki.Claim) func(context.Context, *answer) {
 	}
 }
 
+// isOver says that the store holds c no longer.
+func (p *probe) isOver(c loki.Claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c.Token)
+}
+
 // cleanUp ends what listens and releases what the store may still hold. An experiment that found a clause broken may
 // have left more, until it expires.
 func (p *probe) cleanUp() {

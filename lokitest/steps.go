@@ -60,6 +60,7 @@ func (p *probe) mustBeFree(key, when string) {
 func (p *probe) release(c loki.Claim) answer {
 	a := p.ask(c, p.byRelease(c))
 	p.mustAnswer("Release", c.Key, a.err)
+	p.isOver(c)
 	return a
 }
 

@@ -214,6 +214,7 @@ func (p *probe) mustStand(c loki.Claim, since time.Time, how string) {
 		p.release(rival)
 		return
 	}
+	c.Supersedes = "" // or it would replace once more whoever has come back
 	if a := p.lock(c); !a.held && certainlyBefore(a.answered, end) {
 		p.fail("Lock of %q was refused to its holder, and another claim has its place: %s.", c.Key, how)
 	}

@@ -267,7 +267,7 @@ func (l *logins) reason(ctx context.Context, n *login) error {
 	if n == nil || n.kept {
 		return ctx.Err()
 	}
-	if ctx.Err() == context.Canceled { //nolint:errorlint // it has the deadline itself
+	if ctx.Err() == context.Canceled {
 		n.end()
 	}
 	select {

@@ -101,7 +101,7 @@ func (s Statement) each(ctx context.Context, connect connector, c Call, scan fun
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	rows, err := conn.QueryContext(ctx, s.Text, s.Args(c)...)
 	if errors.Is(err, driver.ErrBadConn) {
 		return errStale

@@ -31,11 +31,10 @@ var raceClauses = []clause{
 		name: "one-winner-after-expiry",
 		law:  atomicLaw,
 		check: func(p *probe) {
-			const short = 20 * time.Millisecond
 			batch := 0
 			p.onManyKeys(func(keys int) time.Duration {
 				batch++ // what the store thinks to be held for a little longer must not be in the way of the next batch
-				old, over := p.takeEach(fmt.Sprint("batch-", batch, "-"), keys, short)
+				old, over := p.takeEach(fmt.Sprint("batch-", batch, "-"), keys, briefly)
 				p.sleepUntil(over)
 				_, most, took := p.winners(keys, func(key int) loki.Claim { return p.claim(old[key].Key, lasting) })
 				if most > 1 {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -173,4 +174,18 @@ func (c closable) Lock(ctx context.Context, claim loki.Claim) (bool, error) {
 		return false, os.ErrClosed
 	}
 	return c.twoMethods.Lock(ctx, claim)
+}
+
+// A slow server breaks no clause: an answer that comes late proves less, and nothing false.
+func TestASlowStorePassesTheRaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := lokitest.Broken(t.Context(), func() loki.LockHandler {
+			slow := lokitest.NewFaults(memhandler.New())
+			half := lokitest.Pause{For: 500 * time.Millisecond}
+			slow.Decide(func(lokitest.Op, loki.Claim) lokitest.Fault { return lokitest.Fault{Before: half, After: half} })
+			return slow
+		}, "one-winner", "one-winner-after-expiry", "one-winner-superseding", "again-against-takeover", "release-against-takeover",
+			"extend-against-takeover", "release-against-extend")
+		require.Empty(t, broken)
+	})
 }

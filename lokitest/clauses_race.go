@@ -142,7 +142,7 @@ var extendRaceClauses = []clause{
 					by   func(loki.Claim) func(context.Context, *answer)
 				}{{"Release", p.byRelease}, {"Extend", p.byExtend}}
 				begin := time.Now()
-				p.race(racers, keys, func(i, key int, start func()) {
+				p.race(rivals, keys, func(i, key int, start func()) {
 					a := p.ask(claims[key], after(start, calls[i%2].by(claims[key])))
 					p.mustAnswer(calls[i%2].name, claims[key].Key, a.err)
 				})

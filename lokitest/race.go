@@ -16,6 +16,7 @@ import (
 // the steps. Where only a few instructions are between them, thousands of keys show it, which take a store in memory no longer.
 const (
 	racers     = 12
+	rivals     = 4 // where two calls race, each made twice: a Locker, too, repeats a call that is not answered
 	fewestKeys = 8
 	mostKeys   = 200                   // at a time
 	mostTimes  = 4                     // for a testing/synctest bubble, where time may pass much slower than outside
@@ -159,7 +160,7 @@ func (p *probe) againstTakeOver(name string, call func(old loki.Claim, start fun
 			next[key] = p.superseding(old[key].Key, old[key].Token)
 		}
 		begin := time.Now()
-		p.race(racers, keys, func(i, key int, start func()) {
+		p.race(rivals, keys, func(i, key int, start func()) {
 			if i%2 == 0 {
 				call(old[key], start)
 				return
@@ -179,7 +180,7 @@ func (p *probe) againstTakeOver(name string, call func(old loki.Claim, start fun
 	})
 
 	// Moments around the end of the expiry, as far as it is known, for two steps with some milliseconds between them.
-	const step, moments, past = 250 * time.Microsecond, 16, 4
+	const step, moments, past = 500 * time.Microsecond, 8, 2
 	p.each(moments, func(i int) {
 		old, a := p.take(p.key(fmt.Sprint("expiring-", i)), briefly)
 		next, begin := p.claim(old.Key, lasting), a.sent.Add(briefly-(moments-past)*step)
@@ -192,10 +193,12 @@ func (p *probe) againstTakeOver(name string, call func(old loki.Claim, start fun
 				renewed.Store(call(again, func() {}))
 			},
 			func() {
-				for p.sleepUntil(begin); !renewed.Load() && time.Since(begin) < callTimeout; p.sleep(step) {
-					if taken.Store(p.lock(next).held); taken.Load() {
+				for p.sleepUntil(begin); !renewed.Load() && time.Since(begin) < callTimeout; {
+					a := p.lock(next)
+					if taken.Store(a.held); a.held {
 						return
 					}
+					p.sleep(max(step, a.answered.Sub(a.sent))) // a slow store is not to be asked all the time
 				}
 			},
 		)

@@ -40,6 +40,10 @@ func TestClosesTheChannelWhenNoMajorityCanBeListenedTo(t *testing.T) {
 	told, err := q.handler.Notify(t.Context(), "k")
 	require.NoError(t, err)
 	for i, f := range q.at[:2] {
+		eventually(t, func() bool {
+			subscribers, _ := f.redis.Do(t.Context(), "CLIENT", "LIST", "TYPE", "pubsub").Text()
+			return subscribers != ""
+		}, "it is listened to: Notify waits for a majority only")
 		require.NoError(t, q.gates[i].Close()) // which go-redis notices when it wants to connect again
 		f.do("CLIENT", "KILL", "TYPE", "pubsub")
 	}

@@ -328,6 +328,7 @@ func (p *process) perform(name string, c Call) {
 	}
 	if ran {
 		r.store, r.returned, r.err = string(out.Store), now, err
+		r.crashed = r.crashed || p.crashed // before the call returned, and perhaps before the occurrence was recorded
 	}
 	p.world.returned(&attempt{process: p, key: name, start: start, end: now, err: err, ended: ctx.Err() != nil})
 	if p.crashed {

@@ -169,7 +169,7 @@ func (m async) renewBySecondary(ctx context.Context, ls *Lease) renewal {
 	b := m.renewInSecondary(ctx, ls)
 	switch {
 	case b.err == nil && !b.Held:
-		return lostBy(ErrNotHeld, lostRecord(Secondary))
+		return lostInSecondary(b)
 	case b.err != nil && (ctx.Err() != nil || ls.ended()):
 		return notRenewed(b.err)
 	case ls.ended():

@@ -239,7 +239,7 @@ func TestConflict_AsyncClosureThatEndsBetweenARefusalAndSilence(t *testing.T) {
 	})
 }
 
-// A secondary that takes longer than a mirror write may, and is heard all the same.
+// A secondary takes longer than a mirror write may, and is heard anyway.
 func TestConflict_AsyncIsFoundThroughASlowSecondary(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 200 * time.Millisecond}, After: lokitest.Pause{For: 200 * time.Millisecond}})

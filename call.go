@@ -54,7 +54,7 @@ type answer struct {
 	reports bool
 }
 
-// saysNothing reports whether the store's silence, if it was silent, tells nothing about it.
+// saysNothing reports whether silence of the store would mean nothing.
 func (a answer) saysNothing() bool { return a.calledOff || a.cutShort }
 
 // unknown reports whether an attempt of the call has an outcome that nobody knows, or nobody knows yet.
@@ -89,8 +89,8 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		s.health.note(ctx, op, c.Key, a)
 	}()
 	deadline := a.sent.Add(limit)
-	callers, ok := ctx.Deadline()
-	if ok = ok && callers.Before(deadline); ok {
+	callers, isCallers := ctx.Deadline()
+	if isCallers = isCallers && callers.Before(deadline); isCallers {
 		deadline = callers
 	}
 	x := newExchange(ctx, s, op, deadline, send, abandoned)
@@ -155,7 +155,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 			a.failed = true // which of them was carried out last is not known
 		}
 	}
-	if slack := deadlineSlack(deadline.Sub(a.sent)); ok && answered == nil && time.Until(deadline) <= slack {
+	if slack := deadlineSlack(deadline.Sub(a.sent)); isCallers && answered == nil && time.Until(deadline) <= slack {
 		retry.Sleep(ctx, time.Until(deadline)+slack) // and not until ctx is done: one may have a deadline and not end with it
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // the caller does not want the answer any more

@@ -333,6 +333,15 @@ func (l *Locker) noteExpiry(expiry time.Duration) {
 	}
 }
 
+// lostInSecondary is the renewal of a lease that the secondary, on which it relied, does not hold any more. A handler that
+// cannot extend was asked to record it, and has named another holder.
+func lostInSecondary(b answer) renewal {
+	if b.records {
+		return lostBy(ErrNotHeld, conflictWith(b.HeldBy))
+	}
+	return lostBy(ErrNotHeld, lostRecord(Secondary))
+}
+
 // lostRecord says what ErrNotHeld alone does not: which store it was, and what may have happened there.
 func lostRecord(s Store) error {
 	return fmt.Errorf("the %s has lost the record: it was restarted without its data, failed over, evicted or deleted the key, or its clock stepped", s)

@@ -20,9 +20,10 @@ import (
 // same id until the error is nil or matches [ErrDone].
 //
 // What the stores remember is a completion record, at the key of the lock followed by "@" and id. The lock is acquired in
-// both stores (under [MirrorAsync], in the secondary if that answers); then the completion record is looked up in both by reading, which both handlers have
-// to be able to ([Inspector]); and when fn has succeeded it is written to both while the lock is still held. keep, between
-// [MinExpiry] and [MaxExpiry], has to be longer than any instance can be late.
+// both stores (under [MirrorAsync], in the secondary if that answers). Then the completion record is looked up in both by
+// reading, for which both handlers have to be an [Inspector]; a store that is down is skipped if the other one decides. When
+// fn has succeeded, the record is written to both while the lock is still held. keep, between [MinExpiry] and [MaxExpiry], has
+// to be longer than any instance can be late.
 //
 // The occurrence may run again after a crash between fn's success and the writing of the record; where a store did not
 // record it for longer than an expiry and the other one cannot be asked, or has lost it; and, under [MirrorAsync], while

@@ -218,7 +218,7 @@ func TestRelease_ThePrimaryIsNotReleasedBeforeTheSecondary(t *testing.T) {
 					time.Sleep(3 * time.Second)
 					r.secondary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 200 * time.Millisecond}})
 					go func() {
-						_ = b.ExecuteWithinLock(t.Context(), 9*time.Second, func(context.Context) error { return nil }, loki.WithWait(time.Minute))
+						_ = b.ExecuteWithinLock(t.Context(), 9*time.Second, func(context.Context) error { time.Sleep(time.Second); return nil }, loki.WithWait(time.Minute))
 					}()
 					return nil
 				}))

@@ -58,7 +58,7 @@ func (m inSync) renew(ctx context.Context, ls *Lease) renewal {
 	case b.err != nil:
 		return notRenewed(errors.Join(a.err, b.err))
 	case !b.Held:
-		return lostBy(ErrNotHeld, lostRecord(Secondary))
+		return lostInSecondary(b)
 	}
 	if stood && a.err == nil && !a.Held {
 		m.reportForgotten(ls)

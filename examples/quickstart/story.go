@@ -141,7 +141,7 @@ func openDatabase(ctx context.Context) (db *sql.DB, remove func() error, err err
 	if err != nil {
 		return nil, nil, err
 	}
-	db, err = sql.Open("sqlite", "file:"+filepath.Join(dir, "locks.db")+"?_pragma=busy_timeout(1000)")
+	db, err = sql.Open("sqlite", "file:"+filepath.Join(dir, "locks.db")+"?_pragma=busy_timeout(1000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

@@ -17,7 +17,7 @@ import (
 // because the store was unavailable.
 func RandomClaims(t *testing.T, s *Store) (granted, unavailable int) {
 	t.Helper()
-	const callers, rounds = 6, 80
+	const callers, rounds, wanted = 6, 80, 20
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var (
@@ -26,10 +26,15 @@ func RandomClaims(t *testing.T, s *Store) (granted, unavailable int) {
 		grants []grant
 		failed []error
 	)
+	isEnough := func(round int) bool { // the faster the server, the fewer claims end within so many rounds
+		mu.Lock()
+		defer mu.Unlock()
+		return round >= rounds && (len(grants) >= wanted || round >= 20*rounds)
+	}
 	for caller := range callers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(caller)))
-			for range rounds {
+			for round := 0; !isEnough(round); round++ {
 				g, err := randomClaim(t.Context(), s, r)
 				mu.Lock()
 				if err != nil {

@@ -143,7 +143,7 @@ func testCase081(t *testing.T, r *realRedis, handler func() loki.LockHandler) {
 	recorder := r.Record(t)
 	waiter := begin(t.Context(), t, b, 30*time.Second, loki.WithWait(loki.UntilDone))
 	// The median of five: what this process has left to do of other tests, a collection of garbage above all, falls into
-	// one or two of them, a waiter that is busy into all.
+	// some of them, a waiter that is busy into all. A busy one takes the whole window, or half of it from a busy machine.
 	spent := make([]time.Duration, 5)
 	for i := range spent {
 		before := cpuTime(t)
@@ -156,7 +156,7 @@ func testCase081(t *testing.T, r *realRedis, handler func() loki.LockHandler) {
 	require.NoError(t, h.end())
 	waiter.requireStarted()
 	require.NoError(t, waiter.end())
-	require.Less(t, spent[len(spent)/2], window/20)
+	require.Less(t, spent[len(spent)/2], window/4)
 	require.Less(t, len(commands), 20)
 	require.GreaterOrEqual(t, len(commands), 2, "it does not ask at all")
 }

@@ -1,5 +1,6 @@
-// Package customhandler keeps loki's locks in SQLite. It is an example of a store of your own: what every
-// [loki.LockHandler] must do, and nothing that it need not.
+// Package customhandler keeps loki's locks in SQLite. It is an example of a store of your own: the two methods of a
+// [loki.LockHandler], and no capability. So leases are renewed with Lock, no busy error names the holder, and there are no
+// fences.
 //
 //	db, err := sql.Open("sqlite", "file:locks.db?_pragma=busy_timeout(1000)")
 //	...
@@ -39,21 +40,12 @@ var (
 	lockSQL string
 	//go:embed release.sql
 	releaseSQL string
-	//go:embed inspect.sql
-	inspectSQL string
 )
 
 // Handler keeps locks in the table that [CreateTable] makes. It is safe for concurrent use.
 type Handler struct{ db *sql.DB }
 
-// Lock and Release are all that is asked of a handler. With Grant the busy error names the holder, and with Validate
-// a mistake shows when the Locker is built. There is no Extend, so leases are renewed with Lock.
-var (
-	_ loki.LockHandler = (*Handler)(nil)
-	_ loki.Granter     = (*Handler)(nil)
-	_ loki.Inspector   = (*Handler)(nil)
-	_ loki.Validator   = (*Handler)(nil)
-)
+var _ loki.LockHandler = (*Handler)(nil)
 
 // CreateTable makes the table if there is none.
 func CreateTable(ctx context.Context, db *sql.DB) error {
@@ -82,40 +74,8 @@ func (h *Handler) Release(ctx context.Context, c loki.Claim) error {
 	return classify(err)
 }
 
-// Grant is Lock, and a look at who holds if it is not us. He may be gone when we look: then no name is told.
-func (h *Handler) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
-	held, err := h.Lock(ctx, c)
-	if held || err != nil {
-		return loki.Grant{Held: held}, err
-	}
-	holder, _, err := h.Inspect(ctx, c.Key)
-	return loki.Grant{HeldBy: holder}, err
-}
-
-// Inspect says who holds key.
-func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
-	var id string
-	var since, until int64
-	err := h.db.QueryRowContext(ctx, inspectSQL, key).Scan(&id, &since, &until)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return loki.Holder{}, false, nil
-	case err != nil:
-		return loki.Holder{}, false, classify(err)
-	}
-	return loki.Holder{ID: id, Since: time.UnixMilli(since), Until: time.UnixMilli(until)}, true, nil
-}
-
-// Validate is asked when the Locker is built.
-func (h *Handler) Validate() error {
-	if h.db == nil {
-		return errors.New("customhandler: the database is nil: open one with sql.Open")
-	}
-	return nil
-}
-
 // classify marks what will pass by itself as an outage, for which the Locker falls back to the other store. All else,
-// a missing table or a closed database, is somebody's mistake and stays as it is.
+// a missing table or a closed database, is a permanent error and stays as it is.
 func classify(err error) error {
 	sqliteErr, ok := errors.AsType[*sqlite.Error](err)
 	if !ok {

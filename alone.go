@@ -18,7 +18,7 @@ func (m alone) acquire(ctx context.Context, r request) (*Lease, error) {
 }
 
 func (m alone) renew(ctx context.Context, ls *Lease) renewal {
-	a := m.renewInPrimary(ctx, ls, 1)
+	a := m.renewInPrimary(ctx, ls, false)
 	switch {
 	case a.err != nil:
 		return notRenewed(a.err)

@@ -50,17 +50,12 @@ func (m async) acquire(ctx context.Context, r request) (*Lease, error) {
 	return ls, err
 }
 
-// mayStart asks the secondary before fn starts, because the stores may disagree about the key. It is the only place where an
-// answer of the secondary permits a start under the authority of the primary:
-//
-//	the secondary                   after an outage, or for r.both    after a refusal
-//	agrees                          start; the key is trusted again   start; the key is trusted again
-//	refuses until the grace is over busy, back off                    busy, back off
-//	is silent, or fails             start; the mirror write is due    busy, with the holder that it named, until that
-//	                                                                  record's last known expiry has passed
+// mayStart asks the secondary before fn starts, because the stores may disagree about the key, or for r.both, which is as
+// after an outage. It is the only place where an answer of the secondary permits a start under the authority of the primary.
+// What follows from each answer is a table in docs/how-it-works.md, "Suspect keys".
 func (m async) mayStart(ctx context.Context, ls *Lease, r request, suspicion suspicion) error {
 	if isOpen := m.secondary.health.refusal(r.key) != nil; isOpen && suspicion.degree != refusedKey {
-		return nil // its circuit breaker is
+		return nil // the breaker is open: start without asking
 	}
 	patience := r.expiry / renewalFraction
 	if !r.both && suspicion.degree != refusedKey { // no dearer than what it may find
@@ -121,7 +116,7 @@ func (m async) renew(ctx context.Context, ls *Lease) renewal {
 	if ls.authorityNow() == Secondary {
 		return m.renewBySecondary(ctx, ls)
 	}
-	a := m.renewInPrimary(ctx, ls, 2)
+	a := m.renewInPrimary(ctx, ls, true)
 	switch {
 	case a.err == nil && a.Held:
 		return renewedBy(Primary) // the mirror write is due with that
@@ -130,8 +125,8 @@ func (m async) renew(ctx context.Context, ls *Lease) renewal {
 	case ctx.Err() != nil || ls.ended(): // the release follows at once
 		return notRenewed(a.err)
 	}
-	// The primary is unavailable. Within its validity the lock is still ours, so the secondary may record it now if it never
-	// did.
+	// The primary is unavailable, or refuses with a permanent error. Within its validity the lock is still ours, so the
+	// secondary may record it now if it never did.
 	m.suspects.outage(m.longestExpiry())
 	b := m.lockInTurn(ctx, ls, time.Time{}, time.Until(ls.validNow()))
 	switch {
@@ -175,7 +170,7 @@ func (m async) renewBySecondary(ctx context.Context, ls *Lease) renewal {
 	case ls.ended():
 		return renewedBy(Secondary)
 	}
-	a := m.renewInPrimary(ctx, ls, 2)
+	a := m.renewInPrimary(ctx, ls, true)
 	switch {
 	case a.err == nil && a.Held:
 		return renewedBy(Primary)
@@ -224,9 +219,12 @@ func (m async) conflict(ls *Lease, with Holder) {
 	ls.lose(ErrConflict, err)
 }
 
-// release waits for the first attempt in the authoritative store. Where that is the primary, the secondary is released at the
-// same time, in the background. Where it is the secondary, that is released first and alone: the next holder may replace the
-// secondary's record of a claim that it knows to be released in the primary, and our release would miss it there.
+// release waits for the first attempt in the primary, where that is authoritative. The secondary is released at the same time
+// in the background, and waited for if the primary has lost the claim.
+//
+// Where the secondary is authoritative, it is released first. The other order loses: A's claim is released in the primary;
+// B acquires there, learns A's token (Grant.Released) and replaces A's record in the secondary (Claim.Supersedes); A's release
+// finds nothing in the secondary, and A is told that its lock was lost.
 func (m async) release(ls *Lease) {
 	if ls.authorityNow() == Secondary {
 		m.releaseBySecondary(ls)
@@ -245,8 +243,8 @@ func (m async) release(ls *Lease) {
 	ls.wasLost(Primary)
 }
 
-// releaseBySecondary releases a lease that relied on the secondary, and then what may be in the primary. Nobody waits once
-// more for a primary that is down.
+// releaseBySecondary releases a lease that relied on the secondary, and then what may be in the primary. The caller waits for
+// both, but not once more for a primary that was silent.
 func (l *Locker) releaseBySecondary(ls *Lease) {
 	found := l.secondary.background.releaseNow(ls)
 	ls.releasedInSecondary()

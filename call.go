@@ -47,8 +47,8 @@ type answer struct {
 	calledOff bool // ctx ended the call
 	cutShort  bool // the store had hardly any time to answer: see leastPatience
 
-	// records says that the call could record a claim that was not there before.
-	records bool
+	// couldRecord says that the call could record a claim that was not there before.
+	couldRecord bool
 
 	// reports says, of a release, that Held is what it found.
 	reports bool

@@ -36,12 +36,14 @@ const (
 type MirrorMode int
 
 const (
-	// MirrorAsync starts fn when the primary answers and writes the lock to the secondary in the background. One
-	// round trip an acquisition; for what that costs in safety see the package comment. It is the default.
+	// MirrorAsync starts fn when the primary grants and writes the lock to the secondary in the background. As a rule that
+	// is one round trip an acquisition; it is one to each store while they may disagree about the key, while mirror writes
+	// wait, and for an occurrence. For what it costs in safety see the package comment. It is the default.
 	MirrorAsync MirrorMode = iota
 
-	// MirrorSync starts fn when both stores hold the lock. Two round trips an acquisition, and nothing runs
-	// without the secondary.
+	// MirrorSync starts fn when both stores hold the lock, or the secondary alone while the primary is unavailable. One round
+	// trip to each for an acquisition. Nothing starts without the secondary, and what runs ends when its record there can no
+	// longer be renewed.
 	MirrorSync
 )
 
@@ -64,10 +66,11 @@ type Config struct {
 	// mark, bidirectional control, variation selectors).
 	ServiceKey string
 
-	// Primary is asked first. It decides as long as it answers.
+	// Primary is asked first. It decides as long as it answers; under [MirrorSync] the secondary has to agree.
 	Primary LockHandler
 
-	// Secondary records every lock too, and decides while the primary is unavailable. Nil means that there is none.
+	// Secondary records the locks too, and decides while the primary is unavailable. Under [MirrorAsync] it never learns of a
+	// lock that is released before its mirror write began. Nil means that there is none.
 	Secondary LockHandler
 
 	// Mirror says when the secondary is told. The zero value is [MirrorAsync]. Without a secondary it has no effect.
@@ -89,7 +92,7 @@ type Config struct {
 	Observer func(context.Context, Event)
 }
 
-// validate returns every mistake in c at once, a sentence each.
+// validate returns everything that is wrong with c, a sentence each; of a name the first mistake.
 func (c Config) validate() error {
 	var mistakes []error
 	add := func(err error) {

@@ -15,10 +15,10 @@
 //   - with [MirrorSync], as long as the secondary keeps its records, no store's clock steps and every instance uses it,
 //     whatever happens to the primary;
 //   - with [MirrorAsync], as long as all instances see the primary alike and it keeps its keys. Where they do not, two
-//     closures may overlap until the mirror write of one of them is refused, a quarter of a second longer, or as long as
+//     closures may overlap until the secondary has refused the mirror write of one of them for a moment, or as long as
 //     one cannot reach the secondary while the other cannot reach the primary. The overlap is detected, ended (the one
 //     without a record in the secondary backs off) and reported as [ErrLockLost] and [ErrConflict]. A closure that ends
-//     before its mirror write has been answered is not checked.
+//     before its mirror write has been answered is not checked. The bounds are in docs/guarantees.md.
 //
 // A lease lasts from the grant until it is released or its validity ends: the expiry less a margin of a twentieth, counted
 // from before the request that last confirmed it, on the monotonic clock. The context of the closure ends then at the
@@ -40,15 +40,17 @@
 //	matches ErrLockLost                      once     the lock ended before fn did; ErrExpired, ErrNotHeld or
 //	                                                  ErrConflict matches too, and fn's own error is joined
 //	matches *HandlerError, none of the above no       a store refused with a permanent error: no permission, no table
-//	ErrClosed, or a sentence on an argument  no       nothing was sent
-//	matches ctx.Err() and context.Cause(ctx) no       ctx ended first; nothing is left behind
+//	ErrClosed                                no       the Locker has been closed
+//	a sentence on an argument                no       nothing was sent
+//	matches ctx.Err() and context.Cause(ctx) no       ctx ended first; what a store may have recorded is rolled back in
+//	                                                  the background
 //	anything else                            once     fn's own error, untouched
 //
 // Since fn may return any error, a nested call's ErrBusy included, [Outcome.Ran] is the proof.
 //
-// Contention is never an outage: ErrUnavailable needs a store that failed, however short the wait was. The texts name the
-// lock, the store, the reason, and where the store reports them the holder and when its record expires. Whatever comes from
-// a store or a caller is quoted in them, without control characters, and cut.
+// Contention is never an outage: ErrUnavailable needs a store that failed or was too slow, however short the wait was. The
+// texts name the lock, the store, the reason, and where the store reports them the holder and when its record expires.
+// Whatever comes from a store or a caller is quoted in them, without control characters, and cut.
 //
 // A release that fails after fn has returned is an event, not an error: the work is done, and the claim expires. One that
 // finds that the store had forgotten the lock is an [ErrLockLost].

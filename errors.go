@@ -44,8 +44,8 @@ var (
 	// a release on its way would take. The primary has most likely forgotten or missed that holder.
 	ErrConflict = errors.New("loki: the stores report different holders")
 
-	// ErrClosed means that the Locker has been closed. Nothing was sent and fn did not run. It is also the cause with
-	// which Close ends a lease from [Locker.Acquire].
+	// ErrClosed means that the Locker has been closed and fn did not run. It is also the cause with which Close ends a lease
+	// from [Locker.Acquire].
 	ErrClosed = errors.New("loki: the Locker is closed")
 )
 

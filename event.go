@@ -17,14 +17,15 @@ type EventKind string
 // Two are about a store: [KindDown] and [KindUp], one of each for an outage, however many calls it fails. What such a call
 // came to is at debug level: its caller got the error, or it is repeated. Above that are what a person has to see.
 const (
-	// KindDown is an outage of one store: a call failed, and so did one that was sent after that. Key is one that it
-	// failed; of a cluster, perhaps only those of one shard fail. Error if nothing runs meanwhile: without another store,
+	// KindDown is an outage of one store: a call failed, and so did one that was sent after that. At [Locker.Close] one failure
+	// is enough, if no later answer contradicts it. Key is one that the store failed; of a cluster, perhaps only those of one
+	// shard fail. Error if nothing runs meanwhile: without another store,
 	// with that down too, and for the secondary under [MirrorSync]. Else warn: the other store decides.
 	KindDown EventKind = "down"
 
 	// KindUp is its end: every key that failed has been answered. Took is how long it lasted, Calls how many
-	// acquisitions and renewals failed or went to the other store. Info. A store that fails again within a minute is
-	// reported as up when it has been so for a minute; so is one that grants other keys than those it failed to grant.
+	// acquisitions and renewals failed or went to the other store. Info. If the outage began within a minute of the end of
+	// the one before, its own end is reported only when no call has failed for a minute.
 	KindUp EventKind = "up"
 
 	// KindRefused is a permanent error, such as a wrong password or a missing permission, which no retry fixes. Error
@@ -65,10 +66,10 @@ const (
 	KindDone          EventKind = "done"           // the occurrence has been run already, fn did not run
 	KindUnavailable   EventKind = "unavailable"    // no store could decide, fn did not run
 	KindRolledBack    EventKind = "rolled_back"    // a claim of unknown outcome was removed from Store, if it was there
-	KindFellBack      EventKind = "fell_back"      // the primary is unavailable and the secondary decides; of a running lease (Op is extend), its renewals do
+	KindFellBack      EventKind = "fell_back"      // the secondary decides, because the primary is unavailable or, of a running lease (Op is extend), has failed a renewal in any way
 	KindRenewFailed   EventKind = "renew_failed"   // no store confirmed the lease; tried again until its validity ends
 	KindMirrorFailed  EventKind = "mirror_failed"  // the secondary did not record the lock, or refused it; tried again
-	KindReleaseFailed EventKind = "release_failed" // a release or a rollback failed; tried again until the claim expires
+	KindReleaseFailed EventKind = "release_failed" // a release or a rollback failed; tried again until the claim expires, unless Err says that too many are
 )
 
 // Event is one thing that happened, for logs and metrics.

@@ -31,7 +31,7 @@ func Example() {
 		if err != nil {
 			return err // every mistake at once
 		}
-		defer locker.Close(context.WithoutCancel(ctx)) // waits for closures, releases and mirrors
+		defer locker.Close(context.WithoutCancel(ctx)) // waits for closures, and for the first attempt of each release
 
 		err = locker.ExecuteWithinLock(ctx, 30*time.Second, func(ctx context.Context) error {
 			return closeTheDay(ctx) // ctx ends, with a cause, the moment the lock is lost

@@ -49,9 +49,9 @@ type LockHandler interface {
 // Claim is what a handler is asked to record: one acquisition of one lock. The [Locker] mints it, once for each
 // acquisition; a handler stores Key verbatim, or in a form from which no two keys can collide.
 type Claim struct {
-	// Key names the lock: the service key, or "service/resource", and for the record of an occurrence "@" and its id
-	// after that. In each part "/", "@" and "%" are percent-encoded, so that no two ever meet. At most [MaxKeyLength]
-	// UTF-16 units.
+	// Key names the lock: the service key, or "service/resource". After that, the record of an occurrence has "@" and its
+	// id, and a probe of the circuit breaker "@@probe-" and eight hexadecimal digits. In each part "/", "@" and "%" are percent-encoded,
+	// so that no two ever meet. At most [MaxKeyLength] UTF-16 units.
 	Key string
 
 	// Token is unique to this acquisition: 128 random bits in hexadecimal. Only its bearer may renew or release.
@@ -130,8 +130,8 @@ type Holder struct {
 // Granter is the capability to answer Lock in full, in the same single round trip. Grant follows every rule of
 // [LockHandler.Lock].
 //
-// Without it there is no fence, no name in the busy error, and a record left in the secondary by a process that died
-// is respected until it expires.
+// Without it there is no fence, no name in the busy error, and a record that is left in the secondary is respected until it
+// expires, also if the primary has released its claim (see [Grant.Released]).
 type Granter interface {
 	Grant(ctx context.Context, c Claim) (Grant, error)
 }

@@ -48,13 +48,13 @@ type Lease struct {
 	refused            int      // how often it has
 
 	// Of a lease that is over.
-	validAtEnd time.Time
-	inOrder    bool // the primary is not released before the secondary, which the lease relied on
-	quiet      bool // its holder backs off: no waiter is to wake up
-	failed     bool // fn did not return nil
-	completion bool // it is no lease, but the completion record of an occurrence
-	lost       *lostError
-	unreleased *unreleasedError // an attempt that was waited for was not confirmed
+	validAtEnd     time.Time
+	secondaryFirst bool // the primary is not released before the secondary, which the lease relied on
+	quiet          bool // its holder backs off: no waiter is to wake up
+	failed         bool // fn did not return nil
+	completion     bool // it is no lease, but the completion record of an occurrence
+	lost           *lostError
+	unreleased     *unreleasedError // an attempt that was waited for was not confirmed
 }
 
 // refusal is another holder's record in the secondary.
@@ -107,9 +107,9 @@ var errNotALease = errors.New("loki: this Lease was not made by Acquire")
 // the same.
 //
 // The first attempt is made, and waited for, whatever ctx says: a service that was asked to stop calls Release with a
-// context that has ended, and exits. So Release returns within the timeouts of the stores, not when ctx ends. What it does
-// not wait for, [Locker.Close] does: the mirror's record, and further attempts. While the secondary names another holder,
-// Release waits for the moment until it is known whether that is a conflict, a quarter of a second in most cases.
+// context that has ended, and exits. So Release returns within the timeouts of the stores, not when ctx ends. For the first
+// attempt in a store that it does not wait for, [Locker.Close] does. While the secondary names another holder, Release waits
+// until it is known whether that is a conflict, a quarter of a second in most cases.
 //
 // The lease of a closure ends with the closure: releasing it returns an error and does nothing.
 func (ls *Lease) Release(ctx context.Context) error {
@@ -158,8 +158,8 @@ func (ls *Lease) record(s Store) *record {
 // valid returns until when the lease may be trusted. It is called with mu held.
 func (ls *Lease) valid() time.Time { return ls.record(ls.authority).validUntil }
 
-// wants returns when the record in a store should end, and whether the lease is over. Zero means that it should be gone,
-// or that nobody wants anything of it but the one who acquires or renews. It is called with mu held.
+// wants returns when the record in a store should end, and whether the lease is over. If it is, zero means that the record
+// should be gone. If not, zero means that the record is left to the acquisition and the renewals. It is called with mu held.
 func (ls *Lease) wants(s Store) (end time.Time, over bool) {
 	switch {
 	case ls.over && (ls.lost != nil || !ls.started && !ls.completion):
@@ -279,7 +279,7 @@ func (ls *Lease) renew(ctx context.Context) {
 }
 
 // retryPause is shorter the nearer the end is, so that a passing failure is survived, and never so short that a dead
-// store is flooded: some eight attempts within the validity.
+// store is flooded: some eight attempts within the validity if each fails at once, and fewer if the store is silent.
 func retryPause(left, expiry time.Duration) time.Duration {
 	return max(left/4, expiry/marginFraction, time.Millisecond)
 }
@@ -365,7 +365,7 @@ func (ls *Lease) end(lost *lostError, cause error) bool {
 		ls.mu.Unlock()
 		return false
 	}
-	ls.over, ls.lost, ls.validAtEnd, ls.inOrder = true, lost, ls.valid(), ls.authority == Secondary
+	ls.over, ls.lost, ls.validAtEnd, ls.secondaryFirst = true, lost, ls.valid(), ls.authority == Secondary
 	ls.quiet = ls.quiet || lost != nil && errors.Is(lost, ErrConflict)
 	ls.locker.background.add(1) // for release, which follows
 	ls.locker.agenda.Stop(&ls.due)
@@ -507,8 +507,8 @@ func (ls *Lease) returned(s *store, calls int, records, failed bool, expiry time
 	defer ls.mu.Unlock()
 	now := time.Now()
 	r := ls.record(s.name)
-	// Whenever it landed, the record ends no earlier than was asked for. To write that anew would have a slow store, which
-	// leaves an attempt behind for each call, asked again and again.
+	// A call that landed late has set the end that the store had confirmed already. To write that anew would have a slow
+	// store, each of whose calls is abandoned, asked again and again.
 	asAgreed := !ls.over && r.agreed && r.agreedEnd.Equal(ends)
 	r.returned(calls, records, failed, expiry, now)
 	r.agreed = r.agreed || asAgreed
@@ -739,14 +739,14 @@ func (ls *Lease) needs(s *store) (class int, at time.Time, settled bool) {
 // waitsFor reports whether the release in a store has to follow something that is under way: a renewal, or the release in
 // the store that the lease relied on. It is called with mu held.
 func (ls *Lease) waitsFor(s *store) bool {
-	return ls.over && (ls.renewing != nil || ls.inOrder && s.name == Primary)
+	return ls.over && (ls.renewing != nil || ls.secondaryFirst && s.name == Primary)
 }
 
 // releasedInSecondary permits the release in the primary.
 func (ls *Lease) releasedInSecondary() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.inOrder = false
+	ls.secondaryFirst = false
 }
 
 // isSettled reports whether the record in a store needs nothing any more.
@@ -772,8 +772,8 @@ func (ls *Lease) wasAttempted(s *store) bool {
 	return ls.record(s.name).attempted
 }
 
-// isGone reports whether the record in a store should be gone, and may not be.
-func (ls *Lease) isGone(s *store) bool {
+// mayRemain reports whether the record in a store should be gone, and may still be there.
+func (ls *Lease) mayRemain(s *store) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	end, over := ls.wants(s.name)

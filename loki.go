@@ -44,7 +44,7 @@ var (
 	errNilClosure = errors.New("loki: there is nothing to run: fn is nil")
 )
 
-// New returns a Locker made of c, or an error that joins a sentence for every problem in it. Nothing is sent to the
+// New returns a Locker made of c, or an error that joins a sentence for each field that is wrong. Nothing is sent to the
 // stores: one that is down does not keep a service from starting.
 func New(c Config) (*Locker, error) {
 	if err := c.validate(); err != nil {
@@ -201,7 +201,7 @@ type call struct {
 	outcome    *Outcome // nil if the caller wants none
 	occurrence occurrence
 	wait       time.Duration // 0 or less: none
-	minHold    time.Duration
+	lateHold   time.Duration // the minimum hold with an occurrence: not before it is known that fn will run
 }
 
 // prepare checks the arguments of a call. It fills the outcome with zeros whatever it finds: an earlier call's must not
@@ -224,7 +224,7 @@ func (l *Locker) prepare(ctx context.Context, expiry time.Duration, opts []Optio
 		return c, err
 	}
 	c.request = request{key: l.serviceKey, expiry: expiry, renewal: !o.noRenewal, closure: closure, both: o.hasOccurrence}
-	c.wait, c.minHold = o.wait, o.minHold
+	c.wait = o.wait
 	if o.hasResource {
 		c.key += "/" + encodePart(o.resource)
 		if err := validateLength("the key", c.key); err != nil {
@@ -235,12 +235,13 @@ func (l *Locker) prepare(ctx context.Context, expiry time.Duration, opts []Optio
 		if !closure {
 			return c, errOccurrence
 		}
+		c.lateHold = o.minHold
 		c.occurrence = occurrence{record: c.key + "@" + encodePart(o.occurrence), keep: o.keep}
 		if err := errors.Join(validateLength("the key", c.occurrence.record), l.canInspect()); err != nil {
 			return c, err
 		}
 	} else {
-		c.request.minHold = o.minHold // with an occurrence, not before it is known that fn will run
+		c.minHold = o.minHold
 	}
 	return c, nil
 }
@@ -280,8 +281,8 @@ func (l *Locker) tryUnlessDone(ctx context.Context, c call) (*Lease, error) {
 		granted := time.Now()
 		err = l.lookUp(ls, c.occurrence)
 		if err == nil {
-			if c.minHold > 0 {
-				ls.keepUntil(granted.Add(c.minHold))
+			if c.lateHold > 0 {
+				ls.keepUntil(granted.Add(c.lateHold))
 			}
 			return ls, nil
 		}
@@ -344,11 +345,11 @@ func (l *Locker) report(ctx context.Context, key string, ls *Lease, start time.T
 
 // Close ends the Locker's work. From then on calls return [ErrClosed], waiting ones too, and leases from
 // [Locker.Acquire] are ended with that cause and released. Close waits for running closures, whose locks are still
-// renewed, then for the first attempt of every release and rollback, then for the observer. It waits as long as ctx
-// lasts, and whatever ctx says for the time that one call of each store may take: a service that was asked to stop has a
-// context that has ended, and exits when Close returns. Retries and minimum holds are not waited for. A request that a
-// handler has not returned from, for all its deadline, is waited for up to half a minute, because the release that has to
-// follow it would be lost. That is so after a connection died in silence: go-redis with its default settings returns after
+// renewed, then for the first attempt of every release and rollback in each store, then for the observer. It waits until ctx
+// ends, and up to [Config.PrimaryTimeout] and [Config.SecondaryTimeout] together also if it has: a service that was asked to
+// stop has a context that has ended, and exits when Close returns. Retries are not waited for, nor the end of a minimum hold. A request
+// that a handler has not returned from, for all its deadline, is waited for up to half a minute, and so is the release that
+// has to follow it. That is so after a connection died in silence: go-redis with its default settings returns after
 // some four seconds if the server can be reached over another connection, and after sixteen if it cannot. A grace period
 // after SIGTERM should leave time for that, or ctx a deadline.
 //

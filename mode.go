@@ -14,8 +14,8 @@ import (
 // mode is how a lock is acquired, renewed and released with the stores that there are. Each mode is a file: alone, async
 // and sync.
 type mode interface {
-	// acquire tries once. It returns a lease that has been started, or an error after which nothing is left behind: what
-	// may have been recorded is rolled back.
+	// acquire tries once. It returns a lease that has been started, or an error: then what may have been recorded is being
+	// rolled back, in the background unless the caller has to wait for it.
 	acquire(ctx context.Context, r request) (*Lease, error)
 
 	// renew asks the stores once to confirm a lease.
@@ -205,7 +205,7 @@ func (l *Locker) lockInTurn(ctx context.Context, ls *Lease, ends time.Time, limi
 
 // inTurn asks the secondary about ls in the key's turn, so that what this process asks of it about one key arrives in
 // order, also across successive leases. A caller that had to wait for its turn shares the refusal that another caller got
-// meanwhile: many would have to wait for long.
+// meanwhile, so that a queue of callers does not ask one by one.
 func (l *Locker) inTurn(ctx context.Context, ls *Lease, limit time.Duration, ask func(limit time.Duration) answer) answer {
 	s, key := l.secondary, ls.claim.Key
 	queued := time.Now()
@@ -224,7 +224,7 @@ func (l *Locker) inTurn(ctx context.Context, ls *Lease, limit time.Duration, ask
 	}
 	a := ask(limit - time.Since(queued)) // the store has its timeout from now on
 	l.noteHolder(s, key, a)
-	if a.err == nil && !a.Held && a.records {
+	if a.err == nil && !a.Held && a.couldRecord {
 		s.background.refused(key, a)
 	}
 	return a
@@ -234,7 +234,7 @@ func (l *Locker) inTurn(ctx context.Context, ls *Lease, limit time.Duration, ask
 // start, a renewal, a mirror write, a minimum hold.
 func (l *Locker) noteHolder(s *store, key string, a answer) {
 	switch {
-	case s.name != Secondary || !a.records || a.err != nil:
+	case s.name != Secondary || !a.couldRecord || a.err != nil:
 	case a.Held:
 		l.suspects.granted(key, a)
 	default:
@@ -244,7 +244,7 @@ func (l *Locker) noteHolder(s *store, key string, a answer) {
 
 // heardLate takes an answer that came when its caller had gone.
 func (l *Locker) heardLate(ls *Lease, s *store, a answer) {
-	if !a.records || ls.heardSince(s, a.sent) {
+	if !a.couldRecord || ls.heardSince(s, a.sent) {
 		return
 	}
 	if !a.Held && ls.ended() && s.background.hasOther(ls) { // that may be the one which the store has named
@@ -268,10 +268,14 @@ func notRenewed(err error) renewal     { return renewal{err: err} }
 func lostBy(reason, err error) renewal { return renewal{lost: reason, err: err} }
 
 // renewInPrimary extends the record in the primary, or records it there again if the secondary is authoritative: with the
-// same token, and within the validity, so that the lock is still ours. It may use one share of what is left of that; the
-// rest is for the secondary.
-func (l *Locker) renewInPrimary(ctx context.Context, ls *Lease, shares int) answer {
-	s, limit := l.primary, min(time.Until(ls.validNow())/time.Duration(shares), ls.claim.Expiry/renewalFraction)
+// same token, and within the validity, so that the lock is still ours. With leaveHalf, half of what is left of that is for the
+// secondary.
+func (l *Locker) renewInPrimary(ctx context.Context, ls *Lease, leaveHalf bool) answer {
+	s, limit := l.primary, time.Until(ls.validNow())
+	if leaveHalf {
+		limit /= 2
+	}
+	limit = min(limit, ls.claim.Expiry/renewalFraction)
 	op := OpLock
 	var a answer
 	if ls.stands(s) {
@@ -336,7 +340,7 @@ func (l *Locker) noteExpiry(expiry time.Duration) {
 // lostInSecondary is the renewal of a lease that the secondary, on which it relied, does not hold any more. A handler that
 // cannot extend was asked to record it, and has named another holder.
 func lostInSecondary(b answer) renewal {
-	if b.records {
+	if b.couldRecord {
 		return lostBy(ErrNotHeld, conflictWith(b.HeldBy))
 	}
 	return lostBy(ErrNotHeld, lostRecord(Secondary))

@@ -92,8 +92,8 @@ func WithMinHold(d time.Duration) Option {
 	}
 }
 
-// WithoutRenewal lets the lock end at its expiry, whether fn has returned or not. If it has not, its context ends and
-// the call returns an error that matches [ErrLockLost] and [ErrExpired].
+// WithoutRenewal has the lock not renewed. If fn has not returned when the validity ends, a twentieth before the expiry, its
+// context ends and the call returns an error that matches [ErrLockLost] and [ErrExpired].
 func WithoutRenewal() Option {
 	return func(o *options) error {
 		o.noRenewal = true

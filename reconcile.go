@@ -177,7 +177,7 @@ func (w *reconciler) predecessor(ls *Lease) (token string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, other := range w.leases[ls.claim.Key] {
-		if other != ls && other.isGone(w.s) {
+		if other != ls && other.mayRemain(w.s) {
 			token = other.claim.Token
 		}
 	}
@@ -282,11 +282,11 @@ func (w *reconciler) follow(ls *Lease, a answer) {
 			t := <-returned
 			failed = failed || t.err != nil && !isNotSent(t.err)
 			if t.err == nil {
-				w.l.heardLate(ls, w.s, answer{Grant: t.grant, sent: a.sent, expiry: a.expiry, records: a.records})
+				w.l.heardLate(ls, w.s, answer{Grant: t.grant, sent: a.sent, expiry: a.expiry, couldRecord: a.couldRecord})
 			}
 		}
 		timer.Stop()
-		ls.returned(w.s, len(a.left), a.records, failed, a.expiry, a.ends)
+		ls.returned(w.s, len(a.left), a.couldRecord, failed, a.expiry, a.ends)
 		w.changed(ls)
 		counted()
 	}()

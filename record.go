@@ -105,7 +105,7 @@ func (r *record) answered(a answer, now time.Time) {
 	}
 	switch {
 	case a.err != nil:
-		r.denied = a.records && !IsUnavailable(a.err) && !a.repeated && (r.denied || r.forgets.IsZero())
+		r.denied = a.couldRecord && !IsUnavailable(a.err) && !a.repeated && (r.denied || r.forgets.IsZero())
 	case a.Held:
 		r.stands, r.denied = true, false
 		r.ends = a.sent.Add(a.expiry)
@@ -115,12 +115,12 @@ func (r *record) answered(a answer, now time.Time) {
 	if a.Held || a.unknown() {
 		r.forgets = later(r.forgets, now.Add(a.expiry))
 	}
-	if a.unknown() && a.records && (r.weakest == 0 || a.weakest < r.weakest) {
+	if a.unknown() && a.couldRecord && (r.weakest == 0 || a.weakest < r.weakest) {
 		r.weakest = a.weakest
 	}
 	r.inFlight += len(a.left)
 	if a.failed && !r.denied {
-		r.mayLand(a.records, now.Add(a.expiry))
+		r.mayLand(a.couldRecord, now.Add(a.expiry))
 	}
 	if a.err == nil && a.Held {
 		r.validUntil = a.sent.Add(trusted(r.keeps(a.expiry, a.sent)))

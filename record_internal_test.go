@@ -132,7 +132,7 @@ func (s *story) send(q pendingRequest) {
 	a := answer{sent: time.Now(), expiry: q.claim.Expiry}
 	if q.step == stepKeep {
 		a.expiry = untilEnd(q.end)
-		a.records = !q.extend || !s.store.extends()
+		a.couldRecord = !q.extend || !s.store.extends()
 	}
 	a.weakest, a.reports = a.expiry, s.store.reports()
 	s.call = &storyRequest{pendingRequest: q, answer: a}
@@ -147,7 +147,7 @@ func (s *story) land(c *storyRequest) {
 	switch {
 	case c.step == stepDrop:
 		s.ends = time.Time{}
-	case c.held || c.answer.records:
+	case c.held || c.answer.couldRecord:
 		c.held, s.ends = true, time.Now().Add(c.answer.expiry)
 	}
 }
@@ -182,7 +182,7 @@ func (s *story) comeBack(c *storyRequest) {
 	s.abandoned = slices.DeleteFunc(s.abandoned, func(other *storyRequest) bool { return other == c })
 	s.fails(c)
 	if c.step == stepKeep { // what a late release did is what was wanted
-		s.ls.returned(s.store, 1, c.answer.records, !c.landed, c.answer.expiry, c.answer.ends)
+		s.ls.returned(s.store, 1, c.answer.couldRecord, !c.landed, c.answer.expiry, c.answer.ends)
 	}
 }
 

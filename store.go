@@ -87,7 +87,7 @@ func (s *store) lock(ctx context.Context, c Claim, ends time.Time, limit time.Du
 		held, err := s.handler.Lock(ctx, c)
 		return Grant{Held: held}, err
 	})
-	a.records = true
+	a.couldRecord = true
 	if a.err == nil && a.Contended && s.name == Secondary { // not that another holder has a record
 		a.err = s.wrap(OpLock, c, Unavailable(errContended))
 	}
@@ -108,11 +108,11 @@ func (s *store) extend(ctx context.Context, c Claim, ends time.Time, limit time.
 		held, err := s.handler.Lock(ctx, c)
 		return Grant{Held: held}, err
 	})
-	a.records = !s.extends()
+	a.couldRecord = !s.extends()
 	return a
 }
 
-// extends reports whether extend can never take a claim anew.
+// extends reports whether extend only extends.
 func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
 
 // release removes c if it holds. The answer's Held is whether it did, where the store reports that.

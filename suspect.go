@@ -33,7 +33,8 @@ type suspects struct {
 	agreed map[string]struct{} // keys that the secondary has recorded since
 }
 
-// maxSuspects bounds the memory of suspects. A key that is forgotten is suspect again, or for the longest expiry.
+// maxSuspects bounds the memory of suspects. When keys is full, every key becomes suspect in the lower degree; when agreed is
+// full, the keys in it become suspect again.
 const maxSuspects = 10_000
 
 // of returns what is known against a key.

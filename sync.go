@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// inSync is the mode in which both stores have to agree before fn starts. The secondary's record protects the lease, so
-// that is authoritative; the primary keeps most callers from it.
+// inSync is the mode in which both stores have to agree before fn starts, and the secondary alone while the primary is
+// unavailable. The secondary's record protects the lease, so that is authoritative; the primary keeps most callers from it.
 type inSync struct{ *Locker }
 
 func (m inSync) acquire(ctx context.Context, r request) (*Lease, error) {
@@ -49,7 +49,7 @@ func (m inSync) acquire(ctx context.Context, r request) (*Lease, error) {
 // renew needs the secondary's yes, and nothing else.
 func (m inSync) renew(ctx context.Context, ls *Lease) renewal {
 	stood := ls.stands(m.primary)
-	a := m.renewInPrimary(ctx, ls, 2)
+	a := m.renewInPrimary(ctx, ls, true)
 	if ctx.Err() != nil || ls.ended() {
 		return notRenewed(a.err)
 	}

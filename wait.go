@@ -30,7 +30,7 @@ const (
 //
 // The limit bounds the waiting, never an attempt: one that has begun is completed, and a caller that knows nothing of the
 // key when its limit ends makes the attempt that a call without a wait would have made. So busy is returned only where a
-// holder is known, and unavailable only where a store failed.
+// holder is known, and unavailable only where a store failed or was too slow.
 func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 	w := l.keys.join(r.key)
 	defer func() { l.keys.leave(r.key, w, err, l.primaryLimit(ctx, r.expiry) >= l.primary.timeout) }()

@@ -6,7 +6,7 @@
 //		SetPrimaryLockHandler(redishandler.New(rdb)).
 //		Build()
 //
-// It does not wait for a lock, retry, log, know of another handler, or change or close the client it was given.
+// It does not wait for a lock, log, know of another handler, or change or close the client it was given.
 //
 // # Keys
 //
@@ -26,8 +26,9 @@
 //
 // # Operations
 //
-// Each operation is one script and one round trip (two if the server has lost its scripts), and one that is sent again
-// after a lost reply, as go-redis does by itself, gets the same answer again. A fence is the largest of the last one
+// Each operation is one script and one round trip (two if the server has lost its scripts). After a lost reply, or if a
+// connection turns out to be broken, it is sent again, by go-redis or by the handler: a claim or a renewal then gets the same
+// answer again, a release finds nothing (see [Handler.ReleaseHeld]). A fence is the largest of the last one
 // plus one, [loki.Claim.Fence], and the server's clock in microseconds.
 //
 // An answer comes from a server that may write: a replica that reads an old lock says READONLY, not "busy" or "not

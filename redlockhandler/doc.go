@@ -10,7 +10,7 @@
 // replication between them. Keys, values, permissions and the treatment of errors are those of package redishandler, on every
 // server, so that a person reads one format.
 //
-// All servers are asked at once, each for at most [DefaultServerTimeout] and a tenth of the expiry, and the answer is there
+// All servers are asked at once, each for at most [DefaultServerTimeout], and the answer is there
 // when a majority has decided, whatever the others do. What they could not decide is an [*Error], which has what each server
 // said, and which begins with "redlockhandler: ", as every error of this package does.
 //

@@ -6,8 +6,8 @@ import (
 	"github.com/lokilock/loki"
 )
 
-// DefaultServerTimeout is how long a [Handler] waits for one server, unless [WithServerTimeout] says otherwise, and in any
-// case no longer than a tenth of the expiry, or 50 ms if that is more. One that did not answer the last time is waited for only
+// DefaultServerTimeout is how long a [Handler] waits for one server, or a tenth of the expiry if that is less, but not less
+// than 50 ms. [WithServerTimeout] replaces all of that. One that did not answer the last time is waited for only
 // as long as no majority has answered without it. [loki.DefaultPrimaryTimeout] leaves room for three rounds that take as long.
 const DefaultServerTimeout = 150 * time.Millisecond
 

@@ -98,7 +98,7 @@ func loseReplies(proxy *faultproxy.Proxy, match faultproxy.Match) <-chan struct{
 func takenBack(t *testing.T, r *realRedis, within time.Duration) {
 	t.Helper()
 	start := time.Now()
-	eventually(t, func() bool { return len(r.left()) == 0 }, "the claim is taken back")
+	eventually(t, func() bool { return len(r.left()) == 0 }, "the claim is rolled back")
 	require.Less(t, time.Since(start), within)
 }
 

@@ -167,7 +167,7 @@ func TestCase106_OutageIsNoFloodOfLines(t *testing.T) {
 			})
 		}
 		all.Wait()
-		time.Sleep(time.Minute) // what was not known to be free is taken back, for as long as it could be held
+		time.Sleep(time.Minute) // what was not known to be free is rolled back, for as long as it could be held
 		synctest.Wait()
 		total := log.logged(slog.LevelDebug) + log.logged(slog.LevelInfo) + log.logged(slog.LevelWarn) + log.logged(slog.LevelError)
 		require.GreaterOrEqual(t, strings.Count(log.text.String(), "loki: unavailable"), callers, "each call is counted")

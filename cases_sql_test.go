@@ -179,7 +179,7 @@ func TestCase058_ServersClockJumps(t *testing.T) {
 		next.requireStarted()
 		token := s.token("job")
 		require.ErrorIs(t, a.requireLost(loki.ErrNotHeld), loki.ErrLockLost)
-		require.Less(t, time.Since(jumped), expiry, "at the next renewal, and not when its window closes")
+		require.Less(t, time.Since(jumped), expiry, "at the next renewal, and not when its validity ends")
 		require.ErrorIs(t, a.end(), loki.ErrLockLost)
 		require.Equal(t, token, s.token("job"), "its release does not touch the claim of another")
 		requireSkipped(t, instance(t, s, nil))

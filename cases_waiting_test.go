@@ -178,7 +178,7 @@ func pollsIn(d time.Duration) (polls int) {
 			pause = min(pause*3/2, 250*time.Millisecond)
 		}
 	}
-	return polls + 2 // the first, and a last one that was called off and taken back
+	return polls + 2 // the first, and a last one that was called off and rolled back
 }
 
 func TestCase082_WaitersAreNoHerd(t *testing.T) {

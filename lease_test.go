@@ -65,7 +65,7 @@ func TestLeaseSurvivesFailuresWithinItsWindow(t *testing.T) {
 	})
 }
 
-// The window is closed by its own timer, also while a renewal hangs in a handler that ignores its context.
+// The validity is ended by a timer of its own, also while a renewal hangs in a handler that ignores its context.
 func TestLeaseEndsWhileARenewalHangs(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)

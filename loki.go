@@ -349,9 +349,9 @@ func (l *Locker) report(ctx context.Context, key string, ls *Lease, start time.T
 // ends, and up to [Config.PrimaryTimeout] and [Config.SecondaryTimeout] together also if it has: a service that was asked to
 // stop has a context that has ended, and exits when Close returns. Retries are not waited for, nor the end of a minimum hold. A request
 // that a handler has not returned from, for all its deadline, is waited for up to half a minute, and so is the release that
-// has to follow it. That is so after a connection died in silence: go-redis with its default settings returns after
-// some four seconds if the server can be reached over another connection, and after sixteen if it cannot. A grace period
-// after SIGTERM should leave time for that, or ctx a deadline.
+// has to follow it. That is so after a connection died in silence: go-redis with its default settings waits five seconds for
+// a reply, and Close some seven if the server cannot be reached over another connection either. A grace period after SIGTERM
+// should leave time for that, or ctx a deadline.
 //
 // Giving up stops nothing: Close returns an error that matches ctx's, and may be called again. Called with the context
 // of a running closure it returns an error instead of waiting for itself. Handlers and their clients stay open.

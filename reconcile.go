@@ -67,8 +67,8 @@ const (
 	// top is left to expire, and an event says so.
 	maxPending = 4096
 
-	// maxAbandonedWait is how long Close waits for an abandoned call, because the release that follows it would be lost.
-	// go-redis, with its default settings, returns after some sixteen seconds.
+	// maxAbandonedWait is how long Close waits for an abandoned call, because the release that follows it would be lost: see
+	// [Locker.Close].
 	maxAbandonedWait = 30 * time.Second
 )
 

@@ -14,7 +14,7 @@ import (
 )
 
 // The request is given up before it reaches the store, and lands after the first release did.
-func TestTakeBack_ARequestThatLandsLate(t *testing.T) {
+func TestRollBack_ARequestThatLandsLate(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)
 		r.primary.nextCall(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 3 * time.Second, IgnoreCtx: true}})
@@ -30,7 +30,7 @@ func TestTakeBack_ARequestThatLandsLate(t *testing.T) {
 }
 
 // A nil from Release proves nothing: a command can land after its connection is gone.
-func TestTakeBack_ARequestThatLandsWhenNobodyWaitsForItAnyMore(t *testing.T) {
+func TestRollBack_ARequestThatLandsWhenNobodyWaitsForItAnyMore(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)
 		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown})
@@ -49,7 +49,7 @@ func TestTakeBack_ARequestThatLandsWhenNobodyWaitsForItAnyMore(t *testing.T) {
 	})
 }
 
-func TestTakeBack_AnAnswerThatComesAfterTheLeaseIsOver(t *testing.T) {
+func TestRollBack_AnAnswerThatComesAfterTheLeaseIsOver(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)
 		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{LostReply: true, Err: errDown})
@@ -60,7 +60,7 @@ func TestTakeBack_AnAnswerThatComesAfterTheLeaseIsOver(t *testing.T) {
 }
 
 // The reply to an acquisition was lost, and its caller tries again while the rollback is on its way.
-func TestTakeBack_DoesNotKeepTheCallersNextAttemptBusy(t *testing.T) {
+func TestRollBack_DoesNotKeepTheCallersNextAttemptBusy(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)
 		r.primary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}})
@@ -70,7 +70,7 @@ func TestTakeBack_DoesNotKeepTheCallersNextAttemptBusy(t *testing.T) {
 	})
 }
 
-func TestTakeBack_AlsoAfterAMistakeAndAPanic(t *testing.T) {
+func TestRollBack_AlsoAfterAMistakeAndAPanic(t *testing.T) {
 	for name, fault := range map[string]lokitest.Fault{
 		"mistake": {Err: errors.New("the proxy does not understand the reply"), LostReply: true},
 		"panic":   {Panic: "nil map"},

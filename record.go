@@ -188,9 +188,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// The margin is the part of an expiry in which a lease is no longer trusted although the store may still hold it: a
-// twentieth of the expiry, at least a millisecond. It covers clocks that run at different rates and the time between the
-// end of the lease and the moment fn notices.
+// The margin is the part of an expiry in which a lease is no longer trusted although the store may still hold it. It covers
+// clocks that run at different rates and the time between the end of the lease and the moment fn notices.
 const (
 	marginFraction = 20
 	minMargin      = time.Millisecond

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A row request that was given up lands after the next renewal was confirmed: it must not leave the lease a window that
-// the row does not have.
+// An abandoned request to the secondary lands after the next renewal was confirmed: the lease's validity must not be longer
+// than the record.
 func TestLateRow_Sync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestGate_BusyHereCostsNoRoundTrip(t *testing.T) {
+func TestKeyTable_BusyHereCostsNoRoundTrip(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)
 		ls, err := l.Acquire(t.Context(), time.Minute)
@@ -29,7 +29,7 @@ func TestGate_BusyHereCostsNoRoundTrip(t *testing.T) {
 	})
 }
 
-func TestGate_ALostLeaseFreesTheKeyAtOnce(t *testing.T) {
+func TestKeyTable_ALostLeaseFreesTheKeyAtOnce(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		l := r.locker(alone)
 		for range 50 {

@@ -71,7 +71,7 @@ func TestHandlerOfClientsThatCannotSubscribe(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// A vote that is taken back frees nothing, and waiters that woke each other with theirs would never rest.
+// A vote that is rolled back frees nothing, and waiters that woke each other with theirs would never rest.
 func TestTellsNobodyOfAVoteTakenBack(t *testing.T) {
 	q := newQuorum(t, 3)
 	holder, c := claim("k", time.Minute), claim("k", time.Minute)

@@ -13,8 +13,8 @@ import (
 const (
 	// maxLateCalls is how many calls of one server may be late: past their deadline, and not yet returned. When there
 	// are so many the server is asked nothing until some have returned, and counts as unreachable at once. A go-redis
-	// client heeds a deadline in the middle of a command only with ContextTimeoutEnabled; as it comes, a call of a server
-	// that hangs takes some sixteen seconds.
+	// client heeds a deadline in the middle of a command only with ContextTimeoutEnabled; by default a call of a server that
+	// hangs takes some five seconds.
 	maxLateCalls = 64
 
 	// maxLateReleases is the same for a release. It is higher, for what locks have left behind.

@@ -16,7 +16,7 @@ type callNumber struct{}
 // process that is killed has told of everything it could rely on. An observer is told later.
 //
 // It reports the lock of the proof only. A probe of the circuit breaker has a key of its own and the context of the call whose
-// failure it follows: its grant would prolong the window of a run that no store has confirmed.
+// failure it follows: its grant would prolong the validity of a run that no store has confirmed.
 type witness struct {
 	store   string
 	key     string

@@ -6,5 +6,5 @@
 // to the few calls and faults that it takes ([Shrink]).
 //
 // It does not look inside the Locker: it sees what users and stores see. And it does not stop a process: what a stall
-// past the window does is shown by real processes, in the proving ground.
+// past the validity does is shown by real processes, in the proving ground.
 package simulation

@@ -30,11 +30,11 @@ type Call struct {
 }
 
 // Run is one run of a closure. Its interval is what the promise is about: it ends when fn returns, at the end of the
-// lease's window, or with its process, whichever comes first.
+// lease's validity, or with its process, whichever comes first.
 type Run struct {
 	*Call
 	Begin, End time.Duration // the interval
-	Window     time.Duration // the end of the lease's window, as far as the answers of the stores that reached the worker say
+	ValidUntil time.Duration // the end of the lease's validity, as far as the answers of the stores that reached the worker say
 	FnEnd      time.Duration // when fn returned; 0 if it never did
 	Killed     bool
 	Granted    bool // a store had confirmed the claim before it began
@@ -43,7 +43,7 @@ type Run struct {
 }
 
 // late reports whether the process was stopped after it had got the lock, and fn began when the lease was over already.
-func (r Run) late() bool { return r.Window < r.Begin }
+func (r Run) late() bool { return r.ValidUntil < r.Begin }
 
 // Span is a fault.
 type Span struct {
@@ -137,12 +137,12 @@ func (b *building) finish() {
 	for _, run := range b.runs {
 		key := callKey{run.Worker, run.Life, run.Number}
 		for _, c := range b.confirmed[key] {
-			if end, counts := b.h.window(c); counts {
-				run.Window = max(run.Window, end)
+			if end, counts := b.h.validity(c); counts {
+				run.ValidUntil = max(run.ValidUntil, end)
 				run.Granted = run.Granted || c.At <= run.Begin
 			}
 		}
-		run.End = run.Window
+		run.End = run.ValidUntil
 		if run.FnEnd != 0 {
 			run.End = min(run.End, run.FnEnd)
 		}
@@ -158,12 +158,12 @@ func (b *building) finish() {
 	slices.SortStableFunc(b.h.Runs, func(a, b Run) int { return cmp.Compare(a.Begin, b.Begin) })
 }
 
-// window is the end of the window that an answer gives a lease, if it gives one: under MirrorSync the row alone does.
+// validity is until when an answer makes a lease valid, if it does: under MirrorSync the secondary's alone does.
 //
 // The worker notes the time when its handler is called, some microseconds after the Locker has; and a row is asked for
 // what is left of a lease, to the millisecond rounded up. So this is a little late, by far less than the margin: no store
 // gives the key to somebody else before it.
-func (s Setting) window(c Record) (end time.Duration, counts bool) {
+func (s Setting) validity(c Record) (end time.Duration, counts bool) {
 	if s.Mode == Sync && c.Store != Secondary {
 		return 0, false
 	}

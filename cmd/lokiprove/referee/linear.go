@@ -97,7 +97,7 @@ func (h *History) linear() string {
 		run, ran := runs[callKey{c.Worker, c.Life, c.Number}]
 		switch {
 		case ran:
-			end := min(run.End, run.Window)
+			end := min(run.End, run.ValidUntil)
 			holds[id] = hold{c.Asked, end, end + until}
 			add(take, id, c.Asked, min(run.Begin, end))
 		case c.Result == Busy:
@@ -146,7 +146,7 @@ func (h *History) contradicted(holds []hold, open []Call) bool {
 }
 
 // unexplained is the calls that were refused at no moment at which somebody certainly held the lock: as long as fn runs
-// inside its window, whenever the claim was recorded and released.
+// inside its validity, whenever the claim was recorded and released.
 func (h *History) unexplained(runs map[callKey]Run) []Call {
 	var found []Call
 	for _, c := range h.Calls {

@@ -34,7 +34,7 @@ const grace = 250 * time.Millisecond
 // Under MirrorAsync, once everybody reaches the secondary: a mirror write that was given to a link when that was broken
 // has up to its expiry to come back, is due again after a third of that, and is refused for the grace. A half of the
 // expiry instead of a third leaves some time for the machine. With one store that has forgotten: what is left of the
-// window of the lease that it has forgotten.
+// validity of the lease that it has forgotten.
 func (s Setting) Bound() time.Duration {
 	switch s.Mode {
 	case Async:
@@ -91,7 +91,7 @@ func (h *History) judge(o *Overlap, fine []Span) {
 		case !h.forgot(o.A.Asked, o.B.Begin):
 			o.Broken = "the primary had kept its keys"
 		case o.Covered > h.Bound():
-			o.Broken = fmt.Sprintf("the primary had forgotten the first, but its window is shorter than %v", h.Bound())
+			o.Broken = fmt.Sprintf("the primary had forgotten the first, but its validity is shorter than %v", h.Bound())
 		}
 	}
 }

@@ -126,11 +126,11 @@ func (v *Verdict) judgeRun(h *History, r Run) {
 	stopped := slices.ContainsFunc(h.Faults, func(s Span) bool {
 		return s.Kind == Stop && s.Worker == r.Worker && s.meets(r.Asked, r.Begin)
 	})
-	if r.Begin > r.Window && !stopped {
-		v.breach(r.Begin, "unprotected", "%s began %v after its lease was over", who, round(r.Begin-r.Window))
+	if r.Begin > r.ValidUntil && !stopped {
+		v.breach(r.Begin, "unprotected", "%s began %v after its lease was over", who, round(r.Begin-r.ValidUntil))
 	}
-	if r.FnEnd > r.Window && r.Returned != 0 && r.Result != Lost {
-		v.breach(r.FnEnd, "silent", "%s ended %v after its lease was over, and its caller was told %q", who, round(r.FnEnd-r.Window), r.Result)
+	if r.FnEnd > r.ValidUntil && r.Returned != 0 && r.Result != Lost {
+		v.breach(r.FnEnd, "silent", "%s ended %v after its lease was over, and its caller was told %q", who, round(r.FnEnd-r.ValidUntil), r.Result)
 	}
 	if r.Fence <= 0 && h.fences(h.numbering(r)) {
 		v.breach(r.Begin, "fence", "%s has no fence, and its store issues them", who)

@@ -102,12 +102,12 @@ func TestJudge(t *testing.T) {
 			s.run(1, 100*ms, 5*time.Second, noRenewal(100*ms), without(referee.Ended, referee.Returned))
 			s.run(2, 499*ms, 5*time.Second)
 		}, "overlap"},
-		{"stopped past its window", referee.Sync, func(s *script) {
+		{"stopped past its validity", referee.Sync, func(s *script) {
 			s.fault(referee.Stop, "", 1, 200*ms, 2*time.Second)
 			s.run(1, 100*ms, 2001*ms, noRenewal(100*ms), result(referee.Lost))
 			s.run(2, 98*ms+expiry-margin, 5*time.Second)
 		}, ""},
-		{"stopped, and the next one inside its window", referee.Sync, func(s *script) {
+		{"stopped, and the next one inside its validity", referee.Sync, func(s *script) {
 			s.fault(referee.Stop, "", 1, 200*ms, 2*time.Second)
 			s.run(1, 100*ms, 2001*ms, noRenewal(100*ms), result(referee.Lost))
 			s.run(2, 97*ms+expiry-margin, 5*time.Second)

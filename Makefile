@@ -1,7 +1,7 @@
 # The build. `make help` lists the targets; CONTRIBUTING.md tells more.
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format vet tidy lint fmt release redis-server postgresql pgbouncer
+.PHONY: help test bench check format vet tidy lint fmt release redis-server postgresql pgbouncer
 # One target at a time: each uses every processor by itself, and their output would mix.
 .NOTPARALLEL:
 
@@ -17,6 +17,8 @@ TIMEOUT := 20m
 SCHEDULES := 7000
 # More flags for go test: make test TESTFLAGS='-run TestCase016 -v'
 TESTFLAGS :=
+# Flags for the measuring: make bench BENCHFLAGS=-short does everything once, for a moment. benchmarks/README.md has more.
+BENCHFLAGS :=
 
 LINT_VERSION := v2.15.0
 LINT := .bin/golangci-lint-$(LINT_VERSION)
@@ -47,7 +49,12 @@ test: redis-server postgresql pgbouncer ## run every module's tests under the ra
 	$(call try-in-every-module,CGO_ENABLED=1 go test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./...); \
 	echo "== .: $(SCHEDULES) simulated schedules in each mode"; \
 	go test -run '^TestSimulation_(Alone|Async|Sync)$$' -timeout=$(TIMEOUT) ./internal/simulation -loki.schedules=$(SCHEDULES) || failed="$$failed the simulated schedules"; \
+	echo "== .: every benchmark once"; \
+	CGO_ENABLED=1 go test -race -run '^$$' -bench . -benchtime 1x -timeout=$(TIMEOUT) . ./internal/agenda || failed="$$failed the benchmarks"; \
 	$(fail-if-any-failed)
+
+bench: redis-server postgresql ## measure against other libraries and rewrite benchmarks/RESULTS.md: six minutes, on a quiet machine
+	go -C benchmarks run ./compare $(BENCHFLAGS)
 
 check: format vet tidy lint ## look for what needs no test to be seen: format, vet, tidy, lint
 

@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/benchmarks/internal/rig"
 	"github.com/lokilock/loki/internal/redistest"
 	"github.com/lokilock/loki/redishandler"
 )
@@ -34,7 +34,7 @@ const (
 )
 
 func main() {
-	redis.SetLogger(quiet{}) // while the server starts, nobody is there yet
+	rig.Silence()
 	each := flag.Duration("each", 2*time.Second, "how long each row is measured")
 	most := flag.Int("waiters", 1000, "the largest number of waiters")
 	addr := flag.String(workerAddr, "", "be a worker on this server (used by the program itself)")
@@ -54,29 +54,24 @@ func main() {
 }
 
 // curve prints the table.
-func curve(out io.Writer, each time.Duration, most int) (err error) {
-	rig := &rig{}
-	defer rig.close()
-	defer func() {
-		if failure, ok := recover().(failure); ok { // how redistest says that there is no server
-			err = failure
-		}
-	}()
-	server := redistest.Start(rig)
-	fmt.Fprintln(out, "processes  waiters   hand-overs/s   commands each")
-	for _, processes := range []int{1, 2, 4} {
-		for _, n := range []int{1, 10, 100, 1000} {
-			if n > most || n < processes {
-				continue
+func curve(out io.Writer, each time.Duration, most int) error {
+	return rig.Run(func(tb *rig.Rig) error {
+		server := redistest.Start(tb)
+		fmt.Fprintln(out, "processes  waiters   hand-overs/s   commands each")
+		for _, processes := range []int{1, 2, 4} {
+			for _, n := range []int{1, 10, 100, 1000} {
+				if n > most || n < processes {
+					continue
+				}
+				turns, commands, err := measure(server.Addr(), processes, n, each)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(out, "%9d  %7d  %13.0f  %14.2f\n", processes, n, float64(turns)/each.Seconds(), float64(commands)/float64(max(turns, 1)))
 			}
-			turns, commands, err := measure(server.Addr(), processes, n, each)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(out, "%9d  %7d  %13.0f  %14.2f\n", processes, n, float64(turns)/each.Seconds(), float64(commands)/float64(max(turns, 1)))
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // measure has waiters in processes take one lock in turn, and counts.
@@ -255,24 +250,3 @@ func work(addr string, waiters int) (err error) {
 	fmt.Println(n)
 	return nil
 }
-
-// rig is what redistest needs of a test.
-type rig struct{ cleanups []func() }
-
-type failure struct{ error }
-
-func (*rig) Helper()            {}
-func (r *rig) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
-func (*rig) Fatalf(format string, args ...any) {
-	panic(failure{fmt.Errorf(format, args...)})
-}
-
-func (r *rig) close() {
-	for _, cleanup := range slices.Backward(r.cleanups) {
-		cleanup()
-	}
-}
-
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}

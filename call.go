@@ -67,6 +67,10 @@ func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 // counts. An error counts only if there is no answer. What has not returned by then is abandoned: it goes on, on its own
 // goroutine, until the handler returns. Only a goroutine can be abandoned, and a handler may ignore its ctx: go-redis does
 // with its default settings.
+//
+// The short way for the usual case: while a store answers quickly, a handler that bounds its calls is called on this
+// goroutine. Such an attempt ends when the second one is due, so that a connection which has died costs no more time than
+// otherwise.
 func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit time.Duration, send func(context.Context, Claim) (Grant, error)) (a answer) {
 	a = answer{sent: time.Now(), expiry: c.Expiry, ends: ends, weakest: c.Expiry}
 	if err := ctx.Err(); err != nil {
@@ -86,6 +90,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	short := patience < min(leastPatience, s.timeout)
 	defer func() {
 		a.cutShort = short && a.err != nil && time.Since(a.sent) >= patience
+		s.pace.note(a)
 		s.health.note(ctx, op, c.Key, a)
 	}()
 	deadline := a.sent.Add(limit)
@@ -93,26 +98,43 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	if isCallers = isCallers && callers.Before(deadline); isCallers {
 		deadline = callers
 	}
-	x := newExchange(ctx, s, op, deadline, send, abandoned)
-	defer x.leave()
-
 	if !ends.IsZero() {
 		c.Expiry = untilEnd(ends)
 		a.expiry, a.weakest = c.Expiry, c.Expiry
 	}
-	first := x.send(c)
+	silent := time.Until(deadline) / repeatFraction // until a second attempt
+	var here *attempt
+	if s.bounds && isBounded(op) && s.pace.isQuick(silent) {
+		g, err := s.askHere(ctx, op, c, silent, send)
+		if err == nil {
+			a.Grant = g
+			return a
+		}
+		here = &attempt{key: c.Key, returned: isReturned, err: err}
+		silent -= time.Since(a.sent)
+	}
+
+	x := newExchange(ctx, s, op, deadline, send, abandoned)
+	defer x.leave()
+	first := here
+	if first == nil {
+		first = x.send(c)
+	}
 	attempts := []*attempt{first}
-	timeout := time.NewTimer(limit) // not until the deadline: if that is the caller's, ctx says so
+	timeout := time.NewTimer(time.Until(a.sent.Add(limit))) // not until the deadline: if that is the caller's, ctx says so
 	defer timeout.Stop()
 	var silence <-chan time.Time
 	if op != OpNotify { // its connection is the handler's to watch, and a second subscription would have to be ended
-		timer := time.NewTimer(time.Until(deadline) / repeatFraction)
+		timer := time.NewTimer(silent)
 		defer timer.Stop()
 		silence = timer.C
 	}
 	var answered *attempt
 	firstDone, secondDone := first.returned, (chan struct{})(nil)
-	for answered == nil && (firstDone != nil || secondDone != nil) {
+	if here != nil && silent <= 0 {
+		firstDone = nil // its error says no more than that it was silent
+	}
+	for answered == nil && (firstDone != nil || secondDone != nil || silence != nil && silent <= 0) {
 		select {
 		case <-firstDone:
 			firstDone = nil
@@ -125,6 +147,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 				answered = attempts[1]
 			}
 		case <-silence:
+			silence = nil
 			if abandoned.refusal(c.Key) != nil {
 				continue
 			}
@@ -136,9 +159,9 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 			second := x.send(c)
 			attempts, secondDone = append(attempts, second), second.returned
 		case <-timeout.C:
-			firstDone, secondDone = nil, nil
+			firstDone, secondDone, silence = nil, nil, nil
 		case <-ctx.Done():
-			firstDone, secondDone = nil, nil
+			firstDone, secondDone, silence = nil, nil, nil
 		}
 	}
 
@@ -276,21 +299,75 @@ func (x *exchange) send(c Claim) *attempt {
 	go func() {
 		defer x.leave()
 		defer func() {
-			if v := recover(); v != nil {
-				t.err = fmt.Errorf("%w: %v", errPanicked, v)
-				x.store.events.emit(x.ctx, Event{Kind: KindPanic, Store: x.store.name, Op: x.op, Key: c.Key,
-					Err: fmt.Errorf("loki: the %s handler panicked: %s\n%s", x.store.name, oneLine(fmt.Errorf("%v", v)), debug.Stack())})
-			}
 			close(t.returned)
 			if !t.state.CompareAndSwap(attemptRunning, attemptReturned) {
 				x.abandoned.add(t.key, -1)
 			}
 		}()
-		if t.grant, t.err = x.request(x.ctx, c); t.err != nil {
-			_ = t.err.Error() // here, where a panic is the handler's: that of a nil pointer in an error, for example
-		}
+		t.grant, t.err = x.store.ask(x.ctx, x.op, c, x.request)
 	}()
 	return t
+}
+
+// ask calls the handler. A panic becomes an error.
+func (s *store) ask(ctx context.Context, op Op, c Claim, request func(context.Context, Claim) (Grant, error)) (g Grant, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%w: %v", errPanicked, v)
+			s.events.emit(ctx, Event{Kind: KindPanic, Store: s.name, Op: op, Key: c.Key,
+				Err: fmt.Errorf("loki: the %s handler panicked: %s\n%s", s.name, oneLine(fmt.Errorf("%v", v)), debug.Stack())})
+		}
+	}()
+	if g, err = request(ctx, c); err != nil {
+		_ = err.Error() // here, where a panic is the handler's: that of a nil pointer in an error, for example
+	}
+	return g, err
+}
+
+// askHere calls a handler that bounds its calls on this goroutine, for that long at most.
+func (s *store) askHere(ctx context.Context, op Op, c Claim, limit time.Duration, request func(context.Context, Claim) (Grant, error)) (Grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c.Bounded = true
+	return s.ask(ctx, op, c, request)
+}
+
+// isBounded reports whether a [Bounder] bounds an operation.
+func isBounded(op Op) bool { return op == OpLock || op == OpExtend || op == OpRelease }
+
+// isReturned is what [attempt.returned] is of an attempt that was made on the caller's goroutine.
+var isReturned = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// pace is how quickly a store has answered of late.
+type pace struct {
+	since    time.Time    // the times below are counted from here
+	answered atomic.Int64 // when the latest call was answered; negative if it was not
+	took     atomic.Int64 // how long that took
+}
+
+// paceHolds is how long a quick answer says that the next one will be. A connection that was idle for longer may have died
+// in silence: then a second attempt, beside the first one, loses no time.
+const paceHolds = time.Second
+
+func (p *pace) note(a answer) {
+	switch {
+	case a.err == nil:
+		now := time.Now()
+		p.took.Store(int64(now.Sub(a.sent)))
+		p.answered.Store(int64(now.Sub(p.since)))
+	case !a.saysNothing():
+		p.answered.Store(-1)
+	}
+}
+
+// isQuick reports whether an answer is to be expected within the half of a time.
+func (p *pace) isQuick(within time.Duration) bool {
+	answered := p.answered.Load()
+	return answered >= 0 && time.Since(p.since)-time.Duration(answered) < paceHolds && time.Duration(p.took.Load()) < within/2
 }
 
 // abandon gives up what has not returned when its call is over. An attempt that lost to the other one has its time still:

@@ -7,6 +7,7 @@ const (
 	MirrorGrace     = mirrorGrace
 	BreakerMinPause = breakerMinPause
 	BreakerMaxPause = breakerMaxPause
+	PaceHolds       = paceHolds
 	RenewalFraction = renewalFraction
 	MarginFraction  = marginFraction
 	MaxPending      = maxPending

@@ -29,7 +29,7 @@ import (
 // permanent, and goes to the caller as it is. See [IsUnavailable].
 //
 // What more a store can do it says with capabilities: [Granter], [Extender], [Releaser],
-// [Notifier], [Inspector], [Validator]. Each is an interface of one method, found by type. A decorator that has a capability's method but whose inner handler does
+// [Notifier], [Inspector], [Bounder], [Validator]. Each is an interface of one method, found by type. A decorator that has a capability's method but whose inner handler does
 // not returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
 type LockHandler interface {
 	// Lock tries once, without waiting, to record c.
@@ -88,6 +88,10 @@ type Claim struct {
 	// connection that carries it may be dead. A handler with a pool of connections sends this request over another one, and
 	// over a new one if it can, because whatever killed one idle connection has usually killed them all.
 	Repeated bool
+
+	// Bounded says that the call is made on the goroutine that waits for its answer, and has to return when ctx ends: at its
+	// deadline, or within a tenth of a second after the caller has cancelled it. Only a [Bounder] gets such claims.
+	Bounded bool
 }
 
 // Grant is the answer to a claim in full.
@@ -182,6 +186,18 @@ type Notifier interface {
 // what it reports may be over by the time it is read. Without it, a call with WithOccurrence returns an error.
 type Inspector interface {
 	Inspect(ctx context.Context, key string) (Holder, bool, error)
+}
+
+// Bounder is the capability to return from Lock, Grant, Extend, Release and ReleaseHeld when ctx ends, without a goroutine
+// that is left behind: the handler sets the deadline on its connection, or needs none because it waits for nothing.
+//
+// If Bounds returns true, the Locker calls these methods on its caller's goroutine, with [Claim.Bounded], as long as the
+// store answers quickly. That saves two switches between goroutines for each call, as much time as the round trip to a
+// server on the same machine. Bounds is called once, by Build or New.
+//
+// Without it each call has a goroutine of its own, which the Locker leaves behind if it does not return in time.
+type Bounder interface {
+	Bounds() bool
 }
 
 // Validator is the capability to say, before anything is sent, what is wrong with the way a handler was put together.

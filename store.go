@@ -44,6 +44,9 @@ type store struct {
 	extender Extender // nil where the handler is none
 	releaser Releaser // nil where the handler is none
 	notifier Notifier // nil where the handler is none
+	bounds   bool     // the handler is a Bounder
+
+	pace pace // of its latest answers
 
 	// noExtend and noReport are set when the extender, or the releaser, turned out to be a decorator around a handler that
 	// is none.
@@ -65,6 +68,8 @@ func newStore(name Store, h LockHandler, timeout time.Duration, events *events) 
 		return nil
 	}
 	s := &store{name: name, timeout: timeout, events: events, handler: h, probeName: newToken()[:8]}
+	s.pace.since = time.Now()
+	s.pace.answered.Store(-1)
 	s.health = newHealth(s)
 	s.closing = make(chan struct{})
 	s.close = sync.OnceFunc(func() { close(s.closing) })
@@ -72,6 +77,9 @@ func newStore(name Store, h LockHandler, timeout time.Duration, events *events) 
 	s.extender, _ = h.(Extender)
 	s.releaser, _ = h.(Releaser)
 	s.notifier, _ = h.(Notifier)
+	if b, ok := h.(Bounder); ok {
+		s.bounds = b.Bounds()
+	}
 	return s
 }
 

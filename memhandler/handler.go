@@ -34,6 +34,7 @@ var (
 	_ loki.Releaser    = (*Handler)(nil)
 	_ loki.Notifier    = (*Handler)(nil)
 	_ loki.Inspector   = (*Handler)(nil)
+	_ loki.Bounder     = (*Handler)(nil)
 )
 
 // New returns an empty store. Give the same one to every Locker that is to compete for the same locks.
@@ -93,6 +94,9 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	h.renew(r, c, now)
 	return true, nil
 }
+
+// Bounds returns true: no method waits for anything.
+func (h *Handler) Bounds() bool { return true }
 
 // Release is [Handler.ReleaseHeld] for those who need not know.
 func (h *Handler) Release(ctx context.Context, c loki.Claim) error {

@@ -17,7 +17,9 @@ func TestConformance(t *testing.T) {
 	for name, test := range map[string]struct {
 		protocol int // of RESP
 		opts     []redishandler.Option
+		bounded  bool
 	}{
+		"bounded":     {protocol: 3, bounded: true},
 		"RESP3":       {protocol: 3},
 		"RESP2":       {protocol: 2},
 		"no prefix":   {protocol: 3, opts: []redishandler.Option{redishandler.WithPrefix("")}},
@@ -26,7 +28,13 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := redistest.Start(t).Client(t, func(o *redis.Options) { o.Protocol = test.protocol })
-			lokitest.Run(t, func(*testing.T) loki.LockHandler { return redishandler.New(client, test.opts...) })
+			lokitest.Run(t, func(*testing.T) loki.LockHandler {
+				h := redishandler.New(client, test.opts...)
+				if test.bounded {
+					return bounded{h}
+				}
+				return h
+			})
 		})
 	}
 }

@@ -21,8 +21,8 @@ type Client interface {
 }
 
 // Handler is a [loki.LockHandler] that keeps claims in Redis, with every capability that a single store can have:
-// [loki.Granter], [loki.Extender], [loki.Releaser], [loki.Notifier], [loki.Inspector] and [loki.Validator]. It is safe for
-// concurrent use.
+// [loki.Granter], [loki.Extender], [loki.Releaser], [loki.Notifier], [loki.Inspector], [loki.Bounder] and
+// [loki.Validator]. It is safe for concurrent use.
 type Handler struct {
 	store   *redisstore.Store
 	mistake error // of New's caller; every method returns it
@@ -120,6 +120,11 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 	holder, _, held, err := h.store.Inspect(ctx, key, false)
 	return holder, held, named(ctx, err)
 }
+
+// Bounds reports whether the Locker may call on its caller's goroutine: whether the client is a [redis.Client], also one
+// for Sentinel. The handler then sets deadlines on the client's connections, call by call. The client's own settings stay
+// as they are, and its hooks run as long as they were added before the first call.
+func (h *Handler) Bounds() bool { return h != nil && h.store != nil && h.store.Bounds() }
 
 // Validate returns every mistake that was made in calling [New], and sends nothing.
 func (h *Handler) Validate() error {

@@ -21,6 +21,7 @@ var (
 	_ loki.Granter     = (*redishandler.Handler)(nil)
 	_ loki.Extender    = (*redishandler.Handler)(nil)
 	_ loki.Inspector   = (*redishandler.Handler)(nil)
+	_ loki.Bounder     = (*redishandler.Handler)(nil)
 	_ loki.Validator   = (*redishandler.Handler)(nil)
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,6 +25,7 @@ const (
 type how struct {
 	op       operation
 	repeated bool // over a new connection, see [loki.Claim.Repeated]
+	bounded  bool // it returns when ctx ends, see [loki.Claim.Bounded]
 	once     bool // go-redis must not repeat it
 	confirm  bool // replicas have to acknowledge it
 }
@@ -79,6 +81,8 @@ func (e *evaluator) do(ctx context.Context, name, script string, keys []string, 
 	case over == nil:
 		e.unsure = true
 		return e.store.evaluate(ctx, name, script, keys, args)
+	case e.bounded && e.store.bounded != nil:
+		over = e.store.bounded()
 	}
 	words := []any{name, script, len(keys)}
 	for _, key := range keys {
@@ -113,7 +117,7 @@ func (e *evaluator) send(ctx context.Context, node *redis.Client, over pool, wor
 			send = sendOver(over, ack)
 		}
 		m := &message{Cmd: redis.NewCmd(ctx, words...), once: e.once, asking: asking}
-		if err := e.store.batches.do(ctx, queueID{node, e.op, fresh, e.confirm}, m, send); err != nil {
+		if err := e.store.batches.do(ctx, queueID{node, e.op, fresh, e.bounded, e.confirm}, m, send); err != nil {
 			return failed(ctx, err)
 		}
 		e.wait = m.wait
@@ -147,6 +151,26 @@ func (s *Store) Repeats() bool {
 		return true
 	}
 	return false
+}
+
+// Bounds reports whether requests with [loki.Claim.Bounded] return when their context ends.
+func (s *Store) Bounds() bool { return s.bounded != nil }
+
+// boundedClient returns what makes, once, a client that shares the connections of another one and heeds the deadline of a
+// context while it waits for an answer: go-redis by default heeds its ReadTimeout alone. It is nil for a client that
+// cannot be had so. A hook that the owner adds later is not the other client's.
+func boundedClient(client Client) func() *redis.Client {
+	c, ok := client.(*redis.Client)
+	if !ok {
+		return nil
+	}
+	return sync.OnceValue(func() *redis.Client {
+		o := c.Options()
+		b := c.WithTimeout(max(o.ReadTimeout, 0)) // less than zero: without deadlines on its connections
+		b.Options().WriteTimeout = max(o.WriteTimeout, 0)
+		b.Options().ContextTimeoutEnabled = true
+		return b
+	})
 }
 
 // maxRedirections is how many MOVED and ASK replies are followed for one request, as go-redis does by default.

@@ -39,6 +39,7 @@ type Settings struct {
 // listens, and whose replica its server was.
 type Store struct {
 	client   Client
+	bounded  func() *redis.Client // client with deadlines on its connections; nil if there is no such client
 	naming   naming
 	fenceTTL time.Duration
 	ack      ReplicaAck
@@ -59,6 +60,7 @@ type Store struct {
 func New(client Client, s Settings) *Store {
 	return &Store{
 		client:    client,
+		bounded:   boundedClient(client),
 		naming:    naming{prefix: s.Prefix, lokiNet: s.LokiNetKeys},
 		fenceTTL:  s.FenceTTL,
 		ack:       s.Ack,
@@ -81,7 +83,7 @@ func (s *Store) Grant(ctx context.Context, c loki.Claim) (grant loki.Grant, owne
 	if err := CheckLasting(c); err != nil {
 		return loki.Grant{}, "", err
 	}
-	cmd, unconfirmed := s.confirmed(ctx, how{op: acquiring, repeated: c.Repeated}, grantScript, c.Key,
+	cmd, unconfirmed := s.confirmed(ctx, how{op: acquiring, repeated: c.Repeated, bounded: c.Bounded}, grantScript, c.Key,
 		c.Token, milliseconds(c.Expiry), c.Holder, c.Fence, c.Supersedes, milliseconds(s.fenceTTL), s.waking)
 	reply, err := cmd.StringSlice()
 	if err != nil {
@@ -99,7 +101,7 @@ func (s *Store) Extend(ctx context.Context, c loki.Claim) (held bool, err error)
 	if err := CheckLasting(c); err != nil {
 		return false, err
 	}
-	cmd, unconfirmed := s.confirmed(ctx, how{op: renewing, repeated: c.Repeated}, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(s.fenceTTL), s.waking)
+	cmd, unconfirmed := s.confirmed(ctx, how{op: renewing, repeated: c.Repeated, bounded: c.Bounded}, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(s.fenceTTL), s.waking)
 	reply, err := cmd.Text()
 	if err != nil {
 		return false, s.classify(ctx, c.Key, err)
@@ -132,7 +134,7 @@ func (s *Store) Release(ctx context.Context, c loki.Claim, fence int64, once boo
 	if fence != AnyFence {
 		args = append(args, fence)
 	}
-	e := &evaluator{how: how{op: releasing, repeated: c.Repeated, once: once}, store: s}
+	e := &evaluator{how: how{op: releasing, repeated: c.Repeated, bounded: c.Bounded, once: once}, store: s}
 	reply, err := e.run(ctx, releaseScript, c.Key, args...).Text()
 	if err != nil {
 		return false, s.classify(ctx, c.Key, err)

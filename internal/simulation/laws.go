@@ -28,8 +28,8 @@ func (w *world) forgotten() time.Duration { return 2*w.schedule.Expiry + w.settl
 // hearsOfHolder notes what the secondary says of another holder, and that it says no such thing any more. It is called
 // with p.mu held. An answer that takes longer than its caller may have waited is not counted.
 func (p *process) hearsOfHolder(l *lock, op lokitest.Op, c loki.Claim, sent time.Duration, a answer) {
-	now, left := p.world.now(), a.by.Left
-	if a.by.ID == "" { // unknown: the caller's expiry
+	now, left := p.world.now(), a.grant.HeldBy.Left
+	if a.grant.HeldBy.ID == "" { // unknown: the caller's expiry
 		left = c.Expiry
 	}
 	until := sent + left
@@ -42,15 +42,15 @@ func (p *process) hearsOfHolder(l *lock, op lokitest.Op, c loki.Claim, sent time
 	switch {
 	case a.held:
 		l.named = named{}
-	case a.by.ID != p.name && now-sent <= grace:
-		l.named = named{at: now, until: until, text: fmt.Sprintf("%q at %v, until %v", a.by.ID, now, until)}
+	case a.grant.HeldBy.ID != p.name && now-sent <= grace:
+		l.named = named{at: now, until: until, text: fmt.Sprintf("%q at %v, until %v", a.grant.HeldBy.ID, now, until)}
 	}
 }
 
 // hearsLate is hearsOfHolder for an answer that comes when its caller may have gone. A refusal may be counted, and need not
 // be; a grant that was sent later than a refusal may end it. It is called with p.mu held.
 func (p *process) hearsLate(l *lock, sent time.Duration, a answer) {
-	switch left := a.by.Left; {
+	switch left := a.grant.HeldBy.Left; {
 	case a.held && l.named.at < sent:
 		l.named = named{}
 	case !a.held:

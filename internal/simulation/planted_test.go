@@ -83,6 +83,8 @@ var planted = []struct {
 		"\t\tw.l.noteHolder(w.s, ls.claim.Key, a)\n", "", 1000, "has named another holder"},
 	{"the first refusal is a conflict when fn returns", simulation.Async, "lease.go",
 		"timer := time.NewTimer(time.Until(r.since.Add(r.grace)) + lastAnswer)", "_ = lastAnswer\n\ttimer := time.NewTimer(0)", 300, "was told that it lost its lock"},
+	{"an attempt on the caller's goroutine is taken for not sent", simulation.Alone, "call.go",
+		"returned: isReturned, err: err}", "returned: isReturned, err: NotSent(err)}", 1000, "left a claim"},
 	{"a late renewal changes a minimum hold", simulation.Alone, "record.go",
 		"r.agreed, r.retry = false, time.Time{}", "r.retry = time.Time{}", 4000, ""},
 	{"a minimum hold is not mirrored", simulation.Async, "lease.go",

@@ -224,8 +224,8 @@ func (p *process) isTold(at int, op lokitest.Op, c loki.Claim, sent time.Duratio
 	if !heard || now-sent > p.world.roundTrip(at) {
 		p.troubles++
 	}
-	if a.fence != 0 {
-		known.fences = append(known.fences, a.fence)
+	if a.grant.Fence != 0 {
+		known.fences = append(known.fences, a.grant.Fence)
 	}
 	if !heard {
 		if err == nil && at == secondary && op == lokitest.OpLock { // it may be heard as what it says of the key

@@ -33,6 +33,7 @@ type Schedule struct {
 type Traits struct {
 	Plain     bool          // its handler has the two methods of a LockHandler, and no capability
 	Forgetful bool          // it does not remember released tokens
+	Bounded   bool          // its handler bounds its calls
 	Distance  time.Duration // how much longer than latency a request takes each way, at most
 }
 
@@ -132,6 +133,10 @@ func Generate(mode Mode, seed uint64) Schedule {
 		s.Events = append(s.Events, e)
 	}
 	s.vary(rand.New(rand.NewPCG(seed, 2)), length, rest, works)
+	r = rand.New(rand.NewPCG(seed, 3))
+	for at := range s.Stores {
+		s.Stores[at].Bounded = !s.Stores[at].Plain && r.IntN(2) == 0
+	}
 	return s
 }
 
@@ -286,6 +291,9 @@ func (t Traits) String() string {
 	}
 	if t.Forgetful {
 		is = append(is, "does not remember released tokens")
+	}
+	if t.Bounded {
+		is = append(is, "bounds its calls")
 	}
 	if t.Distance > 0 {
 		is = append(is, fmt.Sprintf("is up to %v away", t.Distance))

@@ -118,19 +118,22 @@ func (w *wire) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 }
 
 // Grant is the store's, as far as its traits allow.
-func (w *wire) Grant(ctx context.Context, c loki.Claim) (g loki.Grant, err error) {
-	err = w.call(ctx, lokitest.OpLock, c, func() (answer, error) {
-		g, err = w.faults.Grant(ctx, c)
+func (w *wire) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+	a, err := w.call(ctx, lokitest.OpLock, c, func() (answer, error) {
+		g, err := w.faults.Grant(ctx, c)
 		if w.traits().Forgetful {
 			g.Released = ""
 		}
 		if w.traits().Plain {
 			g = loki.Grant{Held: g.Held}
 		}
-		return answer{held: g.Held, fence: g.Fence, by: g.HeldBy}, err
+		return answer{held: g.Held, grant: g}, err
 	})
-	return g, err
+	return a.grant, err
 }
+
+// Bounds reports whether calls return when their context ends, also where the network says nothing of it.
+func (w *wire) Bounds() bool { return w.traits().Bounded }
 
 // Inspect is the store's. The referee does not judge it: it changes nothing.
 func (w *wire) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
@@ -145,12 +148,12 @@ func (w *wire) Inspect(ctx context.Context, key string) (loki.Holder, bool, erro
 }
 
 // Extend is the store's.
-func (w *wire) Extend(ctx context.Context, c loki.Claim) (held bool, err error) {
-	err = w.call(ctx, lokitest.OpExtend, c, func() (answer, error) {
-		held, err = w.faults.Extend(ctx, c)
+func (w *wire) Extend(ctx context.Context, c loki.Claim) (bool, error) {
+	a, err := w.call(ctx, lokitest.OpExtend, c, func() (answer, error) {
+		held, err := w.faults.Extend(ctx, c)
 		return answer{held: held}, err
 	})
-	return held, err
+	return a.held, err
 }
 
 // Release is ReleaseHeld for those who need not know.
@@ -160,24 +163,45 @@ func (w *wire) Release(ctx context.Context, c loki.Claim) error {
 }
 
 // ReleaseHeld is the store's.
-func (w *wire) ReleaseHeld(ctx context.Context, c loki.Claim) (held bool, err error) {
-	err = w.call(ctx, lokitest.OpRelease, c, func() (answer, error) {
-		held, err = w.faults.ReleaseHeld(ctx, c)
+func (w *wire) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
+	a, err := w.call(ctx, lokitest.OpRelease, c, func() (answer, error) {
+		held, err := w.faults.ReleaseHeld(ctx, c)
 		return answer{held: held || w.traits().Plain}, err // one that cannot tell says nothing against it
 	})
-	return held, err
+	return a.held, err
 }
 
 // answer is what a store said.
 type answer struct {
 	held  bool
-	fence int64
-	by    loki.Holder // if not held, as far as the process was told
+	grant loki.Grant // of a Grant
 }
 
-func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func() (answer, error)) error {
+// call makes a call. If that is bounded it returns when ctx ends, whatever becomes of the request.
+func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func() (answer, error)) (answer, error) {
+	if !c.Bounded {
+		return w.request(ctx, op, c, ask)
+	}
+	type result struct {
+		answer
+		err error
+	}
+	returned := make(chan result, 1)
+	go func() {
+		a, err := w.request(ctx, op, c, ask)
+		returned <- result{a, err}
+	}()
+	select {
+	case r := <-returned:
+		return r.answer, r.err
+	case <-ctx.Done():
+		return answer{}, ctx.Err()
+	}
+}
+
+func (w *wire) request(ctx context.Context, op lokitest.Op, c loki.Claim, ask func() (answer, error)) (answer, error) {
 	if w.process.hasCrashed() {
-		return errDown
+		return answer{}, errDown
 	}
 	sent := w.process.world.now()
 	w.process.sends(w.at, op, c)
@@ -186,7 +210,7 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 	w.requireOrder(ctx, op, c)
 	if w.haunts(ctx, op, c) {
 		w.returned(ctx, op, c, errDown)
-		return errDown
+		return answer{}, errDown
 	}
 	a, err := answer{}, w.connect(ctx)
 	if err == nil {
@@ -199,7 +223,7 @@ func (w *wire) call(ctx context.Context, op lokitest.Op, c loki.Claim, ask func(
 		time.Sleep(latency / 10)
 	}
 	w.process.isTold(w.at, op, c, sent, a, err, first && !givenUp(ctx))
-	return err
+	return a, err
 }
 
 func (w *wire) tell(format string, args ...any) {

@@ -60,7 +60,7 @@ func (a answer) saysNothing() bool { return a.calledOff || a.cutShort }
 // unknown reports whether an attempt of the call has an outcome that nobody knows, or nobody knows yet.
 func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 
-// call sends c to the handler, and waits for the answer as long as ctx and the smaller of limit and the store's timeout
+// call sends c to the handler, by send or, if that is nil, as op says, and waits for the answer as long as ctx and the smaller of limit and the store's timeout
 // allow. If ends is not zero, c is requested until then.
 //
 // A first attempt that is silent for a quarter of that time is followed by a second one beside it, and the first answer
@@ -68,9 +68,7 @@ func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 // goroutine, until the handler returns. Only a goroutine can be abandoned, and a handler may ignore its ctx: go-redis does
 // with its default settings.
 //
-// The short way for the usual case: while a store answers quickly, a handler that bounds its calls is called on this
-// goroutine. Such an attempt ends when the second one is due, so that a connection which has died costs no more time than
-// otherwise.
+// Where that may be, the first attempt is made on this goroutine, see bounded.go.
 func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit time.Duration, send func(context.Context, Claim) (Grant, error)) (a answer) {
 	a = answer{sent: time.Now(), expiry: c.Expiry, ends: ends, weakest: c.Expiry}
 	if err := ctx.Err(); err != nil {
@@ -104,7 +102,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	}
 	silent := time.Until(deadline) / repeatFraction // until a second attempt
 	var here *attempt
-	if s.bounds && isBounded(op) && s.pace.isQuick(silent) {
+	if s.mayAskHere(op, silent) {
 		g, err := s.askHere(ctx, op, c, silent, send)
 		if err == nil {
 			a.Grant = g
@@ -318,56 +316,15 @@ func (s *store) ask(ctx context.Context, op Op, c Claim, request func(context.Co
 				Err: fmt.Errorf("loki: the %s handler panicked: %s\n%s", s.name, oneLine(fmt.Errorf("%v", v)), debug.Stack())})
 		}
 	}()
-	if g, err = request(ctx, c); err != nil {
+	if request == nil {
+		g, err = s.request(ctx, op, c)
+	} else {
+		g, err = request(ctx, c)
+	}
+	if err != nil {
 		_ = err.Error() // here, where a panic is the handler's: that of a nil pointer in an error, for example
 	}
 	return g, err
-}
-
-// askHere calls a handler that bounds its calls on this goroutine, for that long at most.
-func (s *store) askHere(ctx context.Context, op Op, c Claim, limit time.Duration, request func(context.Context, Claim) (Grant, error)) (Grant, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	c.Bounded = true
-	return s.ask(ctx, op, c, request)
-}
-
-// isBounded reports whether a [Bounder] bounds an operation.
-func isBounded(op Op) bool { return op == OpLock || op == OpExtend || op == OpRelease }
-
-// isReturned is what [attempt.returned] is of an attempt that was made on the caller's goroutine.
-var isReturned = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
-// pace is how quickly a store has answered of late.
-type pace struct {
-	since    time.Time    // the times below are counted from here
-	answered atomic.Int64 // when the latest call was answered; negative if it was not
-	took     atomic.Int64 // how long that took
-}
-
-// paceHolds is how long a quick answer says that the next one will be. A connection that was idle for longer may have died
-// in silence: then a second attempt, beside the first one, loses no time.
-const paceHolds = time.Second
-
-func (p *pace) note(a answer) {
-	switch {
-	case a.err == nil:
-		now := time.Now()
-		p.took.Store(int64(now.Sub(a.sent)))
-		p.answered.Store(int64(now.Sub(p.since)))
-	case !a.saysNothing():
-		p.answered.Store(-1)
-	}
-}
-
-// isQuick reports whether an answer is to be expected within the half of a time.
-func (p *pace) isQuick(within time.Duration) bool {
-	answered := p.answered.Load()
-	return answered >= 0 && time.Since(p.since)-time.Duration(answered) < paceHolds && time.Duration(p.took.Load()) < within/2
 }
 
 // abandon gives up what has not returned when its call is over. An attempt that lost to the other one has its time still:

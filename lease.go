@@ -21,6 +21,7 @@ type Lease struct {
 	parent   *Lease          // the lease in whose context this one was acquired, if any
 	base     context.Context // the caller's
 	ctx      context.Context // the lease's own, from its start on
+	own      leaseContext    // what ctx is then
 	cancel   context.CancelCauseFunc
 	claim    Claim // as minted, with the fencing token that was granted
 	store    Store // which one granted it first
@@ -78,6 +79,27 @@ func graceFor(h Holder) time.Duration {
 }
 
 type leaseKey struct{}
+
+// leaseContext is a context that knows its lease. It is a part of that, which saves an allocation; the context inside it is
+// the standard library's, so that contexts derived from it, and context.Cause, find what they look for.
+type leaseContext struct {
+	context.Context
+	lease *Lease
+}
+
+// Value returns the lease for its key.
+func (c *leaseContext) Value(key any) any {
+	if key == (leaseKey{}) {
+		return c.lease
+	}
+	return c.Context.Value(key)
+}
+
+// leaseTimer is a lease to its agenda.
+type leaseTimer Lease
+
+// Due is [Lease.tick].
+func (t *leaseTimer) Due() { (*Lease)(t).tick() }
 
 // LeaseFromContext returns the lease that ctx belongs to: inside a closure, its own. It is how a closure gets at the
 // fencing token to hand to the data it guards.
@@ -192,9 +214,10 @@ func (ls *Lease) start(authority Store, a answer) bool {
 		ls.hold = now.Add(ls.minHold)
 	}
 	ctx, cancel := context.WithCancelCause(ls.base)
-	ls.ctx, ls.cancel = context.WithValue(ctx, leaseKey{}, ls), cancel
+	ls.own = leaseContext{ctx, ls}
+	ls.ctx, ls.cancel = &ls.own, cancel
 	ls.renewAt = a.sent.Add(ls.claim.Expiry / renewalFraction)
-	ls.due.Init(ls.tick)
+	ls.due.Init((*leaseTimer)(ls))
 	ls.plan()
 	return true
 }

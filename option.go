@@ -29,6 +29,9 @@ type options struct {
 }
 
 func newOptions(opts []Option) (options, error) {
+	if len(opts) == 0 { // the usual case costs nothing
+		return options{}, nil
+	}
 	var o options
 	var mistakes []error
 	for i, opt := range opts {

@@ -165,7 +165,7 @@ func (w *reconciler) work(queued string) {
 	if found == nil {
 		return
 	}
-	_ = w.perform(found) // the record knows
+	_ = w.perform(context.WithoutCancel(found.base), found) // the record knows
 	if !repeated && found.wasAttempted(w.s) {
 		w.queue.Changed(queueKey(key, found.claim.Token, true))
 	}
@@ -195,8 +195,9 @@ func (w *reconciler) hasOther(ls *Lease) bool {
 // that found.
 func (w *reconciler) releaseNow(ls *Lease) finding {
 	var err error
-	if w.take(context.WithoutCancel(ls.base), ls.claim.Key, time.Now().Add(w.s.timeout)) {
-		err = w.perform(ls)
+	ctx := context.WithoutCancel(ls.base)
+	if w.take(ctx, ls.claim.Key, time.Now().Add(w.s.timeout)) {
+		err = w.perform(ctx, ls)
 		w.done(ls.claim.Key)
 	} else {
 		err = w.s.wrap(OpRelease, ls.claim, errNotAskedInTime)
@@ -214,7 +215,7 @@ func (w *reconciler) releaseNow(ls *Lease) finding {
 
 // perform sends what the record of ls needs, if it still needs something, and takes the answer. It is called in the key's
 // turn, and returns the error of the request.
-func (w *reconciler) perform(ls *Lease) error {
+func (w *reconciler) perform(ctx context.Context, ls *Lease) error {
 	q, ok := ls.nextRequest(w.s)
 	if !ok {
 		return nil
@@ -222,7 +223,6 @@ func (w *reconciler) perform(ls *Lease) error {
 	if q.late {
 		w.reportLate(ls)
 	}
-	ctx := context.WithoutCancel(ls.base)
 	var a answer
 	switch {
 	case q.step == stepDrop:
@@ -263,9 +263,12 @@ func (w *reconciler) perform(ls *Lease) error {
 // follow waits for abandoned calls. What they change, when they return, is changed back. What they answer counts as an answer
 // about the key: a store that takes longer than its callers may wait would not be heard at all otherwise.
 func (w *reconciler) follow(ls *Lease, a answer) {
-	if len(a.left) == 0 {
-		return
+	if len(a.left) > 0 {
+		w.followAbandoned(ls, a)
 	}
+}
+
+func (w *reconciler) followAbandoned(ls *Lease, a answer) {
 	w.l.background.add(1)
 	counted := sync.OnceFunc(func() { w.l.background.add(-1) })
 	timer := time.AfterFunc(maxAbandonedWait, counted)

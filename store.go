@@ -85,16 +85,7 @@ func newStore(name Store, h LockHandler, timeout time.Duration, events *events) 
 
 // lock requests c, until ends or, if that is zero, for c.Expiry.
 func (s *store) lock(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
-	a := s.call(ctx, OpLock, c, ends, limit, func(ctx context.Context, c Claim) (Grant, error) {
-		if s.granter != nil {
-			g, err := s.granter.Grant(ctx, c)
-			if !errors.Is(err, errors.ErrUnsupported) {
-				return g, err
-			}
-		}
-		held, err := s.handler.Lock(ctx, c)
-		return Grant{Held: held}, err
-	})
+	a := s.call(ctx, OpLock, c, ends, limit, nil)
 	a.couldRecord = true
 	if a.err == nil && a.Contended && s.name == Secondary { // not that another holder has a record
 		a.err = s.wrap(OpLock, c, Unavailable(errContended))
@@ -105,7 +96,22 @@ func (s *store) lock(ctx context.Context, c Claim, ends time.Time, limit time.Du
 // extend extends c, until ends or, if that is zero, for c.Expiry. Without an Extender it is a Lock, which records a claim
 // anew that the store has forgotten: callers extend within the lease's validity only, where that harms no other instance.
 func (s *store) extend(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
-	a := s.call(ctx, OpExtend, c, ends, limit, func(ctx context.Context, c Claim) (Grant, error) {
+	a := s.call(ctx, OpExtend, c, ends, limit, nil)
+	a.couldRecord = !s.extends()
+	return a
+}
+
+// release removes c if it holds. The answer's Held is whether it did, where the store reports that.
+func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
+	a := s.call(ctx, OpRelease, c, time.Time{}, limit, nil)
+	a.reports = s.reports()
+	return a
+}
+
+// request sends c to the handler, with the capability that it has for op.
+func (s *store) request(ctx context.Context, op Op, c Claim) (Grant, error) {
+	switch op {
+	case OpExtend:
 		if s.extends() {
 			held, err := s.extender.Extend(ctx, c)
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -113,19 +119,7 @@ func (s *store) extend(ctx context.Context, c Claim, ends time.Time, limit time.
 			}
 			s.noExtend.Store(true)
 		}
-		held, err := s.handler.Lock(ctx, c)
-		return Grant{Held: held}, err
-	})
-	a.couldRecord = !s.extends()
-	return a
-}
-
-// extends reports whether extend only extends.
-func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
-
-// release removes c if it holds. The answer's Held is whether it did, where the store reports that.
-func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
-	a := s.call(ctx, OpRelease, c, time.Time{}, limit, func(ctx context.Context, c Claim) (Grant, error) {
+	case OpRelease:
 		if s.reports() {
 			held, err := s.releaser.ReleaseHeld(ctx, c)
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -134,10 +128,20 @@ func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answe
 			s.noReport.Store(true)
 		}
 		return Grant{}, s.handler.Release(ctx, c)
-	})
-	a.reports = s.reports()
-	return a
+	default:
+		if s.granter != nil {
+			g, err := s.granter.Grant(ctx, c)
+			if !errors.Is(err, errors.ErrUnsupported) {
+				return g, err
+			}
+		}
+	}
+	held, err := s.handler.Lock(ctx, c)
+	return Grant{Held: held}, err
 }
+
+// extends reports whether extend only extends.
+func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
 
 // reports reports whether a release says what it found.
 func (s *store) reports() bool { return s.releaser != nil && !s.noReport.Load() }

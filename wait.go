@@ -143,8 +143,8 @@ type keyTable struct {
 type keyEntry struct {
 	holder       *Lease        // the lease that holds the key, or that did and whose minimum hold is not over
 	waiters      []*waiter     // in order; the first one asks
-	last         *Holder       // the last known holder, here or by a store's answer; nil if none is known
-	since        time.Time     // when last was learned
+	last         Holder        // the last known holder, here or by a store's answer
+	since        time.Time     // when last was learned; zero if no holder is known
 	subscription *subscription // from the store's notifier, for the first waiter; nil until it is needed
 }
 
@@ -192,7 +192,7 @@ func (g *keyTable) hold(ls *Lease) {
 	defer g.mu.Unlock()
 	k := g.at(ls.claim.Key)
 	k.holder = ls
-	k.last, k.since = &Holder{ID: ls.claim.Holder}, time.Now()
+	k.last, k.since = Holder{ID: ls.claim.Holder}, time.Now()
 }
 
 // free ends the hold of ls, if it is the holder; not before keep, if that is in the future.
@@ -267,7 +267,7 @@ func (g *keyTable) learn(key string, h Holder) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.keys[key]
-	k.last, k.since = &h, time.Now()
+	k.last, k.since = h, time.Now()
 }
 
 // known returns the last known holder of a key that has waiters, nil if there is none. It may have released since: a waiter
@@ -276,10 +276,10 @@ func (g *keyTable) known(key string) *Holder {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.keys[key]
-	if k.last == nil {
+	if k.since.IsZero() {
 		return nil
 	}
-	h := *k.last
+	h := k.last
 	h.Left = max(h.Left-time.Since(k.since), 0)
 	return &h
 }

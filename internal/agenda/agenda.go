@@ -26,7 +26,7 @@ type Agenda struct {
 
 // Entry is one deadline. It may be a field of what it is for, and must not be copied. [Entry.Init] says what to call.
 type Entry struct {
-	call  func()
+	owner Owner
 	at    time.Duration
 	place int // in the heap, counted from 1; 0: not scheduled
 }
@@ -41,11 +41,16 @@ const (
 // New returns an agenda without entries.
 func New() *Agenda { return &Agenda{start: time.Now(), wake: never} }
 
-// Init sets what is called when e is due. It comes before the first [Agenda.Set], once.
-//
-// Calls of one agenda follow one another, on one goroutine, so f must be short: it must not wait for anything but a mutex
-// that is held briefly, and it starts a goroutine for what takes longer. It may call Set and Stop.
-func (e *Entry) Init(f func()) { e.call = f }
+// Owner is what an entry is for.
+type Owner interface {
+	// Due is called when an entry is due. Calls of one agenda follow one another, on one goroutine, so it must be short: it
+	// must not wait for anything but a mutex that is held briefly, and it starts a goroutine for what takes longer. It may
+	// call Set and Stop.
+	Due()
+}
+
+// Init sets the owner of e. It comes before the first [Agenda.Set], once.
+func (e *Entry) Init(o Owner) { e.owner = o }
 
 // Set has e called once at the time at, instead of when it was to be called before. A time that has passed is now. The
 // call is never made on the caller's goroutine, so the caller may hold a mutex that e's function locks. It costs O(log n)
@@ -117,7 +122,7 @@ func (a *Agenda) due() {
 		e := a.heap[0]
 		a.remove(0)
 		a.mu.Unlock()
-		e.call()
+		e.owner.Due()
 		a.mu.Lock()
 	}
 	a.calling = false

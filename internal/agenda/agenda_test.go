@@ -22,14 +22,19 @@ type deadline struct {
 	called []int
 }
 
+// call is an owner that is a function.
+type call func()
+
+func (f call) Due() { f() }
+
 func newDeadline(start time.Time, then func()) *deadline {
 	d := &deadline{}
-	d.Init(func() {
+	d.Init(call(func() {
 		d.mu.Lock()
 		d.called = append(d.called, int(time.Since(start).Seconds()))
 		d.mu.Unlock()
 		then()
-	})
+	}))
 	return d
 }
 
@@ -50,7 +55,7 @@ func TestAgenda_CallsEachWhenItIsDueAndInOrder(t *testing.T) {
 		entries := make(map[string]*agenda.Entry)
 		for name, second := range map[string]int{"c": 30, "a": 10, "d": 40, "b": 20} {
 			entries[name] = new(agenda.Entry)
-			entries[name].Init(func() { order <- name })
+			entries[name].Init(call(func() { order <- name }))
 			a.Set(entries[name], time.Now().Add(time.Duration(second)*time.Second))
 		}
 		start := time.Now()
@@ -104,11 +109,11 @@ func TestAgenda_ATimeThatHasPassedIsNow(t *testing.T) {
 		var mu sync.Mutex
 		called := false
 		var e agenda.Entry
-		e.Init(func() {
+		e.Init(call(func() {
 			mu.Lock()
 			defer mu.Unlock()
 			called = true
-		})
+		}))
 		mu.Lock() // a caller may hold the mutex that the function locks
 		a.Set(&e, start.Add(-time.Hour))
 		a.Set(&e, time.Time{})
@@ -146,12 +151,12 @@ func TestAgenda_CallsDoNotOverlap(t *testing.T) {
 		var running, most, calls atomic.Int64
 		entries := make([]agenda.Entry, 4)
 		for i := range entries {
-			entries[i].Init(func() {
+			entries[i].Init(call(func() {
 				most.Store(max(most.Load(), running.Add(1)))
 				time.Sleep(time.Second) // which a function must not do: here another is set and due meanwhile
 				running.Add(-1)
 				calls.Add(1)
-			})
+			}))
 		}
 		for i := range entries {
 			a.Set(&entries[i], time.Now())
@@ -226,10 +231,10 @@ func TestAgenda_ManyGoroutinesAtOnce(t *testing.T) {
 		wg.Go(func() {
 			entries, earliest := make([]agenda.Entry, 100), make([]agenda.Entry, 4)
 			for i := range entries {
-				entries[i].Init(called)
+				entries[i].Init(call(called))
 			}
 			for i := range earliest {
-				earliest[i].Init(called)
+				earliest[i].Init(call(called))
 			}
 			for i := range 5000 {
 				e := &entries[i%len(entries)]
@@ -253,7 +258,7 @@ func TestAgenda_AllocatesNothingForADeadline(t *testing.T) {
 	a := agenda.New()
 	entries := make([]agenda.Entry, 2)
 	for i := range entries {
-		entries[i].Init(nothing)
+		entries[i].Init(call(nothing))
 		a.Set(&entries[i], time.Now().Add(time.Hour))
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -273,7 +278,7 @@ func TestAgenda_IsForgottenWhenItIsEmpty(t *testing.T) {
 		a := agenda.New()
 		runtime.AddCleanup(a, func(c chan struct{}) { close(c) }, freed)
 		var e agenda.Entry
-		e.Init(nothing)
+		e.Init(call(nothing))
 		a.Set(&e, time.Now().Add(1000*time.Hour))
 		a.Stop(&e)
 	}()
@@ -294,11 +299,11 @@ func BenchmarkSetStop(b *testing.B) {
 			a, start := agenda.New(), time.Now()
 			entries := make([]agenda.Entry, others)
 			for i := range entries {
-				entries[i].Init(nothing)
+				entries[i].Init(call(nothing))
 				a.Set(&entries[i], start.Add(30*time.Second+rand.N(30*time.Second)))
 			}
 			var e agenda.Entry
-			e.Init(nothing)
+			e.Init(call(nothing))
 			ats := make([]time.Time, 1024)
 			for i := range ats {
 				ats[i] = start.Add(30*time.Second + rand.N(30*time.Second))

@@ -44,6 +44,7 @@ type Queue struct {
 	queued  []int            // by class, the keys that are queued
 	holding int              // pieces of work that hold a slot
 	running int              // pieces of work that a slot was taken for and that have not returned
+	spare   *site            // one that is no longer needed, for the next key
 }
 
 // site is one key.
@@ -67,10 +68,23 @@ func New(c Config) *Queue {
 func (q *Queue) at(key string) *site {
 	s := q.sites[key]
 	if s == nil {
-		s = &site{key: key}
+		if s = q.spare; s == nil {
+			s = &site{}
+		}
+		s.key, q.spare = key, nil
 		q.sites[key] = s
 	}
 	return s
+}
+
+// remove is called with mu held.
+func (q *Queue) remove(s *site) {
+	delete(q.sites, s.key)
+	if s.timer != nil {
+		s.timer.Stop()
+	} else if s.listed == 0 { // nothing refers to it
+		q.spare = s
+	}
 }
 
 // Changed says that what is due for key may have changed.
@@ -219,10 +233,7 @@ func (q *Queue) plan(s *site) {
 	q.dequeue(s)
 	switch {
 	case at.IsZero():
-		if s.timer != nil {
-			s.timer.Stop()
-		}
-		delete(q.sites, s.key)
+		q.remove(s)
 	case s.timer == nil:
 		s.timer = time.AfterFunc(time.Until(at), func() { q.look(s) })
 	default:

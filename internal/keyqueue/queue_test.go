@@ -300,3 +300,17 @@ func TestQueued_CountsWhatIsDue(t *testing.T) {
 		require.Zero(t, q.Queued(0)+q.Queued(1)+q.Sites())
 	})
 }
+
+func TestTheTurnOfAFreeKeyCostsNoAllocation(t *testing.T) {
+	q := keyqueue.New(keyqueue.Config{Classes: 1, Slots: 1, Patience: time.Hour, Limit: 1,
+		Due:  func(string) (int, time.Time) { return keyqueue.Nothing, time.Time{} },
+		Work: func(string) {},
+	})
+	keys := []string{"a", "b"}
+	n := 0
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		n++
+		require.True(t, q.Take(t.Context(), keys[n%2], time.Now().Add(time.Minute)))
+		q.Done(keys[n%2])
+	}))
+}

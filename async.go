@@ -17,15 +17,15 @@ import (
 type async struct{ *Locker }
 
 func (m async) acquire(ctx context.Context, r request) (*Lease, error) {
-	var fellBack error // with the circuit breaker open, and no store answered
+	var fellBack error // with the circuit breaker open, and no answer from the secondary
 	if refusal := m.primary.health.refusal(r.key); refusal != nil {
 		ls := m.newLease(ctx, r)
 		ls, err := m.bySecondary(ctx, ls, m.primary.wrap(OpLock, ls.claim, refusal))
-		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, ErrBusy) || ctx.Err() != nil {
 			m.primary.health.bypassed()
 			return ls, err
 		}
-		fellBack = err // with the secondary down as well, the primary is worth an attempt
+		fellBack = err // without the secondary's answer, the primary is worth an attempt
 	}
 	ls := m.newLease(ctx, r)
 	a, err := m.askPrimary(ctx, ls)
@@ -206,17 +206,10 @@ func (m async) refused(ls *Lease, b answer) {
 		m.events.emit(ls.base, Event{Kind: KindMirrorFailed, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Took: time.Since(b.sent), Err: conflictWith(b.HeldBy)})
 	}
 	if conflict {
-		m.conflict(ls, b.HeldBy)
+		ls.conflicts(b.HeldBy)
 		return
 	}
 	m.secondary.background.changed(ls)
-}
-
-// conflict ends a lease whose holder backs off to another one.
-func (m async) conflict(ls *Lease, with Holder) {
-	err := conflictWith(with)
-	m.events.emit(ls.base, Event{Kind: KindConflict, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Err: err})
-	ls.lose(ErrConflict, err)
 }
 
 // release waits for the first attempt in the primary, where that is authoritative. The secondary is released at the same time

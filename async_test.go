@@ -527,3 +527,16 @@ func TestMirror_PanicsAreErrorsAndEvents(t *testing.T) {
 		require.ErrorContains(t, r.events(loki.KindPanic)[0].Err, "driver bug")
 	})
 }
+
+func TestAsync_SecondaryThatRefusesKeepsNobodyFromThePrimary(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.secondary.fail(errors.New("there is no table"))
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown})
+		l := r.locker()
+		require.Error(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t)))
+		ran := false // the primary is back
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { ran = true; return nil })
+		require.NoError(t, err)
+		require.True(t, ran, "the primary answers, and was not asked")
+	})
+}

@@ -132,3 +132,12 @@ func TestNotSent_OfOneServerIsNotThatOfAll(t *testing.T) {
 		require.False(t, held, "what the one server has recorded is rolled back")
 	})
 }
+
+func TestContended_SecondaryIsBusyInSyncMode(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(inSync, func(c *loki.Config) { c.Secondary = newContended(always) })
+		err := l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t))
+		require.NotErrorIs(t, err, loki.ErrUnavailable, "no store has failed")
+		require.ErrorIs(t, err, loki.ErrBusy)
+	})
+}

@@ -46,8 +46,8 @@ const (
 	KindRecordFailed EventKind = "record_failed"
 
 	// KindMirrorLate is a mirror write that had to wait for longer than a quarter of a second, because too many others were
-	// waiting for the secondary. New locks are acquired in both stores, one after the other, until the first writes wait no
-	// longer. Warn for the first, debug for others within a minute.
+	// waiting for the secondary. While first writes wait for as long, new locks are acquired in both stores, one after the
+	// other. Warn for the first, debug for others within a minute.
 	KindMirrorLate EventKind = "mirror_late"
 
 	// KindPanic is a panic of a handler or an observer; Err has the stack. Error.

@@ -23,6 +23,9 @@ type stuckHandler struct {
 	running, peak atomic.Int64
 }
 
+// Bounds returns false: its methods do not return when they should.
+func (*stuckHandler) Bounds() bool { return false }
+
 func newStuckHandler(until chan struct{}) *stuckHandler {
 	return &stuckHandler{Handler: memhandler.New(), until: until}
 }

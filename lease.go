@@ -376,8 +376,15 @@ func (ls *Lease) awaitVerdict() {
 	case <-r.over:
 	case <-ls.released:
 	case <-timer.C:
-		ls.lose(ErrConflict, conflictWith(r.by))
+		ls.conflicts(r.by)
 	}
+}
+
+// conflicts ends the lease because its holder backs off to another one.
+func (ls *Lease) conflicts(with Holder) {
+	err := conflictWith(with)
+	ls.locker.events.emit(ls.base, Event{Kind: KindConflict, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Err: err})
+	ls.lose(ErrConflict, err)
 }
 
 // end makes the lease end, once: it reports false if it had ended before. No renewal or mirror write begins after it. A
@@ -795,6 +802,24 @@ func (ls *Lease) wasAttempted(s *store) bool {
 	return ls.record(s.name).attempted
 }
 
+// firstReleaseErr returns why the first attempt to release the claim in a store failed, or has come to nothing yet.
+func (ls *Lease) firstReleaseErr(s *store) error {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	r := ls.record(s.name)
+	end, over := ls.wants(s.name)
+	do, _ := r.next(time.Now(), end, over)
+	switch {
+	case r.attempted:
+		return r.firstErr
+	case r.underWay:
+		return s.wrap(OpRelease, ls.claim, errNotAnswered)
+	case do != stepNone:
+		return s.wrap(OpRelease, ls.claim, errNotAskedInTime)
+	}
+	return nil
+}
+
 // mayRemain reports whether the record in a store should be gone, and may still be there.
 func (ls *Lease) mayRemain(s *store) bool {
 	ls.mu.Lock()
@@ -816,6 +841,7 @@ func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
 	}
 	q.claim, q.limit = ls.claimFor(s, before), s.timeout
 	q.first, q.disturbed = q.over && !r.attempted, r.disturbed
+	r.underWay = q.first
 	if s.name == Secondary { // a store that hangs must not keep the key's turn from the next request for longer
 		q.limit = min(q.limit, ls.claim.Expiry/renewalFraction)
 	}
@@ -843,7 +869,7 @@ func (ls *Lease) tookAnswer(w *reconciler, q pendingRequest, a answer) (event Ev
 	r := ls.record(w.s.name)
 	neverConfirmed := r.ends.IsZero()
 	if q.first {
-		r.found = ls.finds(r, a)
+		r.found, r.firstErr, r.underWay = ls.finds(r, a), a.err, false
 	}
 	if q.step == stepKeep {
 		r.answered(a, now)

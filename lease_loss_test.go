@@ -135,3 +135,19 @@ func TestLoss_RenewalWithoutTimeIsNoSilence(t *testing.T) {
 		require.Empty(t, r.primary.mem.HeldKeys())
 	})
 }
+
+func TestLeaseLoss_ConflictIsReportedAlsoWhenTheClosureHasEnded(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		_, err := r.secondary.mem.Lock(t.Context(), loki.Claim{Key: "job", Token: "foreign", Holder: "foreign", Expiry: time.Hour})
+		require.NoError(t, err)
+		l := r.locker()
+		err = l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			synctest.Wait() // it has been refused
+			r.secondary.hang()
+			return nil
+		})
+		require.ErrorIs(t, err, loki.ErrConflict)
+		require.Len(t, r.events(loki.KindLost), 1)
+		require.Len(t, r.events(loki.KindConflict), 1)
+	})
+}

@@ -172,25 +172,8 @@ func (l *Locker) Acquire(ctx context.Context, expiry time.Duration, opts ...Opti
 		return nil, err
 	}
 	defer l.calls.add(-1)
-	l.mu.Lock()
-	closed := l.closed
-	l.leases[ls] = struct{}{}
-	l.mu.Unlock()
-	if closed {
-		if ls.finishNow(ErrClosed) {
-			go l.release(ls)
-		}
-		l.forget(ls)
-		if c.outcome != nil {
-			c.outcome.Store, c.outcome.Fence = "", 0
-		}
-		return nil, ErrClosed
-	}
 	if c.outcome != nil {
 		c.outcome.Ran = true
-	}
-	if ls.ended() { // lost before it was on the list
-		l.forget(ls)
 	}
 	return ls, nil
 }
@@ -257,6 +240,10 @@ func (l *Locker) acquire(ctx context.Context, c call) (*Lease, error) {
 	}
 	l.noteExpiry(c.expiry)
 	ls, err := l.tryUnlessDone(ctx, c)
+	if err == nil && !l.admit(ls) {
+		ls.finish(ErrClosed)
+		ls, err = nil, ErrClosed
+	}
 	if c.outcome != nil {
 		c.outcome.Key, c.outcome.Waited = c.key, time.Since(start)
 		if ls != nil {
@@ -287,7 +274,7 @@ func (l *Locker) tryUnlessDone(ctx context.Context, c call) (*Lease, error) {
 			return ls, nil
 		}
 		ls.finish(nil)
-		if conflict := errors.Is(err, ErrBusy) && !errors.Is(err, ErrDone); !conflict || c.wait == 0 || !c.waitUntil.IsZero() && !time.Now().Before(c.waitUntil) {
+		if conflict := errors.Is(err, ErrBusy) && !errors.Is(err, ErrDone); !conflict || c.wait <= 0 || !c.waitUntil.IsZero() && !time.Now().Before(c.waitUntil) {
 			return nil, err
 		}
 	}
@@ -410,6 +397,19 @@ func (l *Locker) Close(ctx context.Context) error {
 		return fmt.Errorf("loki: Close gave up while the observer was still busy: %w", err)
 	}
 	return nil
+}
+
+// admit puts a lease of Acquire on the list of those that Close has to end. It reports false because the Locker is closed.
+func (l *Locker) admit(ls *Lease) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	if !ls.closure && !ls.ended() { // else it was lost already
+		l.leases[ls] = struct{}{}
+	}
+	return true
 }
 
 // forget takes a lease off the list of those that Close has to end.

@@ -156,3 +156,40 @@ func TestClose_EndsBesideCallsThatNeverReturn(t *testing.T) {
 		require.LessOrEqual(t, time.Since(start), 31*time.Second)
 	})
 }
+
+func TestClose_NothingStartsAfterIt(t *testing.T) {
+	for name, opts := range map[string][]loki.Option{"a waiter": {loki.WithWait(loki.UntilDone)}, "a call": nil} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l, other := r.locker(), r.locker()
+				ls, err := other.Acquire(t.Context(), 30*time.Second)
+				require.NoError(t, err)
+				if opts == nil {
+					require.NoError(t, ls.Release(t.Context()))
+				}
+				r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 400 * time.Millisecond}})
+				done := make(chan error, 1)
+				ran := false
+				closing := make(chan struct{})
+				go func() {
+					done <- l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+						ran = true
+						<-closing // it was closed before fn began, or this would not return
+						time.Sleep(time.Hour)
+						return nil
+					}, opts...)
+				}()
+				if opts != nil {
+					time.Sleep(450 * time.Millisecond) // it has been told busy, and asks again
+					require.NoError(t, ls.Release(t.Context()))
+				}
+				time.Sleep(100 * time.Millisecond)
+				close(closing)
+				require.NoError(t, l.Close(t.Context()))
+				err = <-done
+				require.False(t, ran, "a closure started after Close was called")
+				require.ErrorIs(t, err, loki.ErrClosed)
+			})
+		})
+	}
+}

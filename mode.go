@@ -59,9 +59,6 @@ func (l *Locker) newLease(ctx context.Context, r request) *Lease {
 // why it is unavailable.
 func (l *Locker) askPrimary(ctx context.Context, ls *Lease) (answer, error) {
 	a := l.lock(ctx, ls, l.primary, time.Time{}, l.primaryLimit(ctx, ls.claim.Expiry))
-	if a.cutShort {
-		a.err = l.primary.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
-	}
 	if a.err == nil && a.Held && !time.Now().Before(ls.validity(Primary)) {
 		a.err = l.primary.wrap(OpLock, ls.claim, Unavailable(errOver))
 	}
@@ -89,6 +86,21 @@ func (l *Locker) primaryLimit(ctx context.Context, expiry time.Duration) time.Du
 		limit = min(limit, time.Until(deadline)/2)
 	}
 	return limit
+}
+
+// isPatient reports whether a caller gives each store its whole time, so that its failure is everybody's.
+func (l *Locker) isPatient(ctx context.Context, expiry time.Duration) bool {
+	if l.primaryLimit(ctx, expiry) < l.primary.timeout {
+		return false
+	}
+	if l.secondary == nil {
+		return true
+	}
+	limit := trusted(expiry)
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
+	return limit >= l.secondary.timeout
 }
 
 // bySecondary lets the secondary decide, because the primary is unavailable: why says so. What the primary may have
@@ -188,6 +200,9 @@ func (l *Locker) release(ls *Lease) {
 func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, limit time.Duration) answer {
 	a := s.lock(ctx, ls.sending(s, true), ends, limit)
 	ls.answered(s, a)
+	if a.cutShort {
+		a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
+	}
 	return a
 }
 

@@ -395,3 +395,18 @@ func zone(t *testing.T, name string) *time.Location {
 	require.NoError(t, err)
 	return z
 }
+
+func TestOccurrence_NegativeWaitSkips(t *testing.T) {
+	for _, wait := range []time.Duration{0, -1} {
+		inRig(t, func(t *testing.T, r *rig) {
+			_, err := r.secondary.mem.Lock(t.Context(), loki.Claim{Key: "job", Token: "foreign", Holder: "foreign", Expiry: time.Hour})
+			require.NoError(t, err)
+			r.secondary.nextCall(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 1 << 62}})
+			r.primary.faults.Set(lokitest.OpInspect, lokitest.Fault{Before: lokitest.Pause{For: 50 * time.Millisecond}})
+			l := r.locker()
+			err = l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t), loki.WithOccurrence("today", time.Hour), loki.WithWait(wait))
+			require.ErrorIs(t, err, loki.ErrBusy)
+			require.Len(t, r.primary.firstAttempts(lokitest.OpLock), 1, "a wait of %v", wait)
+		})
+	}
+}

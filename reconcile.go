@@ -76,6 +76,7 @@ var (
 	errTooManyPending = errors.New("loki: too many releases are being retried: this claim is left to expire")
 	errFoundNothing   = errors.New("loki: the store did not hold the claim any more: an earlier request had released it, it had expired, or it was lost")
 	errNotAskedInTime = errors.New("not asked in time: an earlier request for the same key has not been answered")
+	errNotAnswered    = errors.New("no answer in time")
 	errMirrorLate     = errors.New("too many mirror writes are waiting for the secondary")
 )
 
@@ -165,7 +166,7 @@ func (w *reconciler) work(queued string) {
 	if found == nil {
 		return
 	}
-	_ = w.perform(context.WithoutCancel(found.base), found) // the record knows
+	w.perform(context.WithoutCancel(found.base), found)
 	if !repeated && found.wasAttempted(w.s) {
 		w.queue.Changed(queueKey(key, found.claim.Token, true))
 	}
@@ -194,15 +195,12 @@ func (w *reconciler) hasOther(ls *Lease) bool {
 // releaseNow makes the first attempt to release ls, or to set its minimum hold, on the caller's goroutine. It returns what
 // that found.
 func (w *reconciler) releaseNow(ls *Lease) finding {
-	var err error
 	ctx := context.WithoutCancel(ls.base)
 	if w.take(ctx, ls.claim.Key, time.Now().Add(w.s.timeout)) {
-		err = w.perform(ctx, ls)
+		w.perform(ctx, ls) // unless a worker has been quicker
 		w.done(ls.claim.Key)
-	} else {
-		err = w.s.wrap(OpRelease, ls.claim, errNotAskedInTime)
 	}
-	if err != nil {
+	if err := ls.firstReleaseErr(w.s); err != nil {
 		ls.notReleased(w.s, err)
 	}
 	if ls.isSettled(w.s) {
@@ -214,13 +212,13 @@ func (w *reconciler) releaseNow(ls *Lease) finding {
 }
 
 // perform sends what the record of ls needs, if it still needs something, and takes the answer. It is called in the key's
-// turn, and returns the error of the request.
-func (w *reconciler) perform(ctx context.Context, ls *Lease) error {
+// turn.
+func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 	q, ok := ls.nextRequest(w.s)
 	if !ok {
-		return nil
+		return
 	}
-	if q.late {
+	if q.late && w.queue.Queued(classFirst)+w.queue.Queued(classAgain) > 0 { // else it has waited for its key's turn alone
 		w.reportLate(ls)
 	}
 	var a answer
@@ -257,7 +255,6 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) error {
 		w.l.mode.(async).mirrored(ls, a) // the only mode whose live leases want anything of a reconciler
 	}
 	w.l.background.add(-owed)
-	return a.err
 }
 
 // follow waits for abandoned calls. What they change, when they return, is changed back. What they answer counts as an answer

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -79,5 +80,21 @@ func TestFallBackBehindASlowCallIsBusy(t *testing.T) {
 		go func() { second <- l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t)) }()
 		require.ErrorIs(t, <-second, loki.ErrBusy)
 		require.NoError(t, <-first)
+	})
+}
+
+func TestReconciler_OneSlowReleaseIsNoOverload(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			synctest.Wait()
+			r.secondary.nextCall(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 1 << 62}})
+			return nil
+		}))
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			time.Sleep(8 * time.Second)
+			return nil
+		}))
+		require.Empty(t, r.events(loki.KindMirrorLate))
 	})
 }

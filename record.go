@@ -44,8 +44,10 @@ type record struct {
 	owed   int           // how many wait for the next attempt, Close among them
 
 	// Of a lease that is over.
-	attempted bool    // a release was sent, or a request to keep the record
+	attempted bool    // a release, or a request to keep the record, has come to something
 	found     finding // what the first of these found
+	firstErr  error   // of the first of these, if it failed
+	underWay  bool    // the first of these is
 	reported  bool    // an event has reported the release
 	counted   bool    // it is one of those that wait for another attempt
 }

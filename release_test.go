@@ -227,3 +227,52 @@ func TestRelease_ThePrimaryIsNotReleasedBeforeTheSecondary(t *testing.T) {
 		})
 	}
 }
+
+// A worker of the background makes the first attempt where it knows the lease already: its failure is reported as any other.
+func TestRelease_ReportsAFailureAfterARepeatedRenewal(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		ls, err := l.Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		r.primary.faults.Next(lokitest.OpExtend, lokitest.Fault{Before: lokitest.Pause{For: 2 * time.Second, IgnoreCtx: true}}) // the second attempt goes well
+		time.Sleep(15 * time.Second)
+		require.NoError(t, ls.Context().Err())
+		r.primary.fail(errDown, lokitest.OpRelease)
+		err = ls.Release(t.Context())
+		require.NotEmpty(t, r.primary.mem.HeldKeys())
+		require.Error(t, err, "the store holds the lock, and the release failed")
+		require.ErrorContains(t, err, "not confirmed")
+	})
+}
+
+func TestRelease_ReportsAFailureOfTheSecondaryThatTheLeaseReliesOn(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		ls, err := l.Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		r.primary.fail(errDown)
+		time.Sleep(15 * time.Second)
+		require.NoError(t, ls.Context().Err())
+		r.secondary.fail(errDown, lokitest.OpRelease)
+		err = ls.Release(t.Context())
+		require.NotEmpty(t, r.secondary.mem.HeldKeys())
+		require.Error(t, err, "the store that the lease relies on holds the lock, and the release failed")
+	})
+}
+
+func TestRelease_ThatHangsIsNotQueued(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		ls, err := l.Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		r.primary.fail(errDown)
+		time.Sleep(15 * time.Second)
+		require.NoError(t, ls.Context().Err())
+		r.secondary.hang(lokitest.OpRelease)
+		err = ls.Release(t.Context())
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "an earlier request for the same key has not been answered", "there was none: it is the release itself")
+	})
+}

@@ -39,6 +39,10 @@ func (m inSync) acquire(ctx context.Context, r request) (*Lease, error) {
 	case by != nil: // silence does not revoke what the secondary said before
 		return nil, m.backOff(ctx, ls, *by)
 	}
+	if errors.Is(b.err, errContended) {
+		ls.backsOff()
+		return nil, m.rollBackNow(ctx, ls, busyBy(r.key, Grant{Contended: true}))
+	}
 	why := "the secondary is unavailable, and MirrorSync needs it"
 	if !IsUnavailable(b.err) {
 		why = "the secondary refused with a permanent error, and MirrorSync needs it"

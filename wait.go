@@ -33,7 +33,7 @@ const (
 // holder is known, and unavailable only where a store failed or was too slow.
 func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 	w := l.keys.join(r.key)
-	defer func() { l.keys.leave(r.key, w, err, l.primaryLimit(ctx, r.expiry) >= l.primary.timeout) }()
+	defer func() { l.keys.leave(r.key, w, err, l.isPatient(ctx, r.expiry)) }()
 
 	var limit <-chan time.Time
 	if !r.waitUntil.IsZero() {

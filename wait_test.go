@@ -506,3 +506,21 @@ func TestWaitOnAServerFarAwayIsNoOutage(t *testing.T) {
 	require.Empty(t, log.of(loki.KindUnavailable))
 	r.requireEmpty()
 }
+
+func TestWait_ShortExpiryDoesNotEndTheWaitsOfOthers(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.primary.fail(errDown)
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 2500 * time.Millisecond}}) // within its timeout of 3 s
+		l := r.locker()
+		short, long := make(chan error, 1), make(chan error, 1)
+		go func() {
+			short <- l.ExecuteWithinLock(t.Context(), 2*time.Second, func(context.Context) error { return nil }, loki.WithWait(time.Minute))
+		}()
+		time.Sleep(100 * time.Millisecond)
+		go func() {
+			long <- l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { return nil }, loki.WithWait(time.Minute))
+		}()
+		require.ErrorIs(t, <-short, loki.ErrUnavailable)
+		require.NoError(t, <-long, "the secondary answers whoever gives it its time")
+	})
+}

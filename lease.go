@@ -820,12 +820,16 @@ func (ls *Lease) firstReleaseErr(s *store) error {
 	return nil
 }
 
-// mayRemain reports whether the record in a store should be gone, and may still be there.
-func (ls *Lease) mayRemain(s *store) bool {
+// mayBeReplaced reports whether the record in a store should be gone, and may still be there. If so, the next lock replaces it:
+// that the release then finds nothing says nothing about the lease.
+func (ls *Lease) mayBeReplaced(s *store) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	end, over := ls.wants(s.name)
-	return over && ls.record(s.name).sent && !end.After(time.Now())
+	r := ls.record(s.name)
+	replaced := over && r.sent && !end.After(time.Now())
+	r.replaced = r.replaced || replaced
+	return replaced
 }
 
 // nextRequest prepares the request that the record in a store needs now.
@@ -936,7 +940,7 @@ func (ls *Lease) finds(r *record, a answer) finding {
 		return foundUnknown
 	case a.Held:
 		return foundClaim
-	case a.repeated || !time.Now().Before(ls.validAtEnd): // an earlier request may have released it, or it may have expired
+	case a.repeated || r.replaced || !time.Now().Before(ls.validAtEnd): // an earlier request may have released it, or it may have expired
 		return foundUnknown
 	}
 	return foundNothing

@@ -74,7 +74,7 @@ const (
 
 var (
 	errTooManyPending = errors.New("loki: too many releases are being retried: this claim is left to expire")
-	errFoundNothing   = errors.New("loki: the store did not hold the claim any more: an earlier request had released it, it had expired, or it was lost")
+	errFoundNothing   = errors.New("loki: the store did not hold the claim any more: an earlier request had released it, the next lock had replaced it, it had expired, or it was lost")
 	errNotAskedInTime = errors.New("not asked in time: an earlier request for the same key has not been answered")
 	errNotAnswered    = errors.New("no answer in time")
 	errMirrorLate     = errors.New("too many mirror writes are waiting for the secondary")
@@ -174,15 +174,15 @@ func (w *reconciler) work(queued string) {
 
 // predecessor returns the token of the newest earlier lease on the key of ls, of this process, whose release has not been
 // confirmed: the store may replace its record. A minimum hold is not replaced.
-func (w *reconciler) predecessor(ls *Lease) (token string) {
+func (w *reconciler) predecessor(ls *Lease) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, other := range w.leases[ls.claim.Key] {
-		if other != ls && other.mayRemain(w.s) {
-			token = other.claim.Token
+	for _, other := range slices.Backward(w.leases[ls.claim.Key]) {
+		if other != ls && other.mayBeReplaced(w.s) {
+			return other.claim.Token
 		}
 	}
-	return token
+	return ""
 }
 
 // hasOther reports whether this process has sent the store another claim of the key of ls, and has not released it.

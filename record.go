@@ -48,6 +48,7 @@ type record struct {
 	found     finding // what the first of these found
 	firstErr  error   // of the first of these, if it failed
 	underWay  bool    // the first of these is
+	replaced  bool    // a later lock of this process may have replaced it
 	reported  bool    // an event has reported the release
 	counted   bool    // it is one of those that wait for another attempt
 }

@@ -276,3 +276,35 @@ func TestRelease_ThatHangsIsNotQueued(t *testing.T) {
 		require.NotContains(t, err.Error(), "an earlier request for the same key has not been answered", "there was none: it is the release itself")
 	})
 }
+
+// The key is free in this process before the release is sent: the next caller's lock may be quicker, and names the token of
+// the one before.
+func TestRelease_FindsNothingWhereTheNextLockHasReplacedTheRecord(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(mode)
+				first, second := make(chan error, 1), make(chan error, 1)
+				// One slow answer: a second attempt is sent, and the first one returns later.
+				r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 200 * time.Millisecond}})
+				r.primary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: 2 * time.Millisecond}}) // on its way
+				go func() {
+					first <- l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+						if name == "async" {
+							r.secondary.hang(lokitest.OpLock)
+						}
+						time.Sleep(5 * time.Second)
+						return ctx.Err()
+					})
+				}()
+				time.Sleep(time.Second)
+				go func() {
+					second <- l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { return nil }, loki.WithWait(time.Minute))
+				}()
+				require.NoError(t, <-first, "it held the lock until fn returned")
+				require.NoError(t, <-second)
+				require.Empty(t, r.events(loki.KindLost))
+			})
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -43,6 +44,9 @@ func (s *Store) classify(ctx context.Context, key string, err error) error {
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // the Locker knows whose context it was
 		return err
+	}
+	if ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) { // of the connection, which has ctx's deadline
+		return ctx.Err()
 	}
 	if _, asked := sentinelErrors(err); asked {
 		return loki.Unavailable(s.located(tame(err)))

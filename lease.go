@@ -23,7 +23,8 @@ type Lease struct {
 	ctx      context.Context // the lease's own, from its start on
 	own      leaseContext    // what ctx is then
 	cancel   context.CancelCauseFunc
-	claim    Claim // as minted, with the fencing token that was granted
+	claim    Claim // as minted, with the latest fencing token of any store as its floor
+	fence    int64 // of the store under whose authority the lease was started; 0 if that issues none
 	store    Store // which one granted it first
 	closure  bool  // it belongs to a closure and ends with it
 	renewal  bool
@@ -118,7 +119,7 @@ func (ls *Lease) Key() string { return ls.claim.Key }
 // Fence is the fencing token: the number that the store issued for this lease, larger than that of every earlier lease on
 // the key which that store has granted; 0 where the store issues none. A store of data that refuses writes carrying a
 // smaller number than the largest it has seen is safe from a holder that has lost its lock without noticing yet.
-func (ls *Lease) Fence() int64 { return ls.claim.Fence }
+func (ls *Lease) Fence() int64 { return ls.fence }
 
 var errNotALease = errors.New("loki: this Lease was not made by Acquire")
 
@@ -202,7 +203,7 @@ func (ls *Lease) start(authority Store, a answer) bool {
 	if ls.authority = authority; ls.store == "" {
 		ls.store = authority
 	}
-	if a.Fence > 0 {
+	if ls.fence = a.Fence; a.Fence > 0 {
 		ls.claim.Fence = a.Fence
 	}
 	if !time.Now().Before(ls.valid()) {

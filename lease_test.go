@@ -330,3 +330,36 @@ func TestLeaseThatExpiresKeepsTheTellingError(t *testing.T) {
 		r.primary.heal()
 	})
 }
+
+// In sync mode, with a secondary that issues no fencing tokens. The primary restarts empty while the first lease waits for the
+// secondary, so that its own tokens do not tell who is the later holder.
+func TestLease_FenceIsTheAuthoritativeStores(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		change := func(c *loki.Config) { c.Mirror, c.Secondary = loki.MirrorSync, twoMethods{r.secondary} }
+		a, b := r.locker(change), r.locker(change)
+		fence := func(l *loki.Locker) (f int64, err error) {
+			err = l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+				ls, _ := loki.LeaseFromContext(ctx)
+				f = ls.Fence()
+				return nil
+			})
+			return f, err
+		}
+		slow := lokitest.Fault{Before: lokitest.Pause{For: 2 * time.Second}}
+		r.secondary.nextCall(lokitest.OpLock, slow)
+		var later int64
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			later, err = fence(a)
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		r.primary.forget(t)
+		earlier, err := fence(b)
+		require.NoError(t, err)
+		require.NoError(t, <-done)
+		require.GreaterOrEqual(t, later, earlier, "the later holder's fencing token is not smaller")
+		require.Zero(t, later, "the primary's is no fencing token of a lease that relies on the secondary")
+	})
+}

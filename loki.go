@@ -247,7 +247,7 @@ func (l *Locker) acquire(ctx context.Context, c call) (*Lease, error) {
 	if c.outcome != nil {
 		c.outcome.Key, c.outcome.Waited = c.key, time.Since(start)
 		if ls != nil {
-			c.outcome.Store, c.outcome.Fence = ls.store, ls.claim.Fence
+			c.outcome.Store, c.outcome.Fence = ls.store, ls.fence
 		}
 	}
 	l.report(ctx, c.key, ls, start, err)

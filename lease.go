@@ -495,27 +495,34 @@ func (ls *Lease) grantedBy(a answer) {
 }
 
 // sending returns the claim as it is sent to a store. It is called before a request that can record it leaves, so that a
-// release which comes now follows it.
-func (ls *Lease) sending(s *store, records bool) Claim {
-	before := s.background.predecessor(ls)
+// release which comes now follows it. The claim names a record that may be replaced, another one for each n; more is whether
+// there is one to name after that.
+func (ls *Lease) sending(s *store, records bool, n int) (c Claim, more bool) {
+	supersedes, more := ls.supersedes(s, n)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if records {
 		r := ls.record(s.name)
 		r.sent, r.agreed = true, false
 	}
-	return ls.claimFor(s, before)
+	return ls.claimFor(s, supersedes), more
+}
+
+// supersedes returns the token of a record that this claim may replace, see reconciler.predecessor.
+func (ls *Lease) supersedes(s *store, n int) (token string, more bool) {
+	released := ""
+	if s.name == Secondary {
+		ls.mu.Lock()
+		released = ls.replaces
+		ls.mu.Unlock()
+	}
+	return s.background.predecessor(ls, released, n)
 }
 
 // claimFor is called with mu held.
-func (ls *Lease) claimFor(s *store, before string) Claim {
+func (ls *Lease) claimFor(s *store, supersedes string) Claim {
 	c := ls.claim
-	if s.name == Secondary {
-		c.Supersedes = ls.replaces
-	}
-	if c.Supersedes == "" {
-		c.Supersedes = before
-	}
+	c.Supersedes = supersedes
 	if ls.over {
 		c.Failed = ls.failed || ls.lost != nil
 		c.Mirrored = s.name == Primary && ls.secondary.sent
@@ -821,21 +828,25 @@ func (ls *Lease) firstReleaseErr(s *store) error {
 	return nil
 }
 
-// mayBeReplaced reports whether the record in a store should be gone, and may still be there. If so, the next lock replaces it:
-// that the release then finds nothing says nothing about the lease.
-func (ls *Lease) mayBeReplaced(s *store) bool {
+// mayRemain reports whether the record in a store should be gone, and may still be there.
+func (ls *Lease) mayRemain(s *store) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	end, over := ls.wants(s.name)
-	r := ls.record(s.name)
-	replaced := over && r.sent && !end.After(time.Now())
-	r.replaced = r.replaced || replaced
-	return replaced
+	return over && ls.record(s.name).sent && !end.After(time.Now())
+}
+
+// mayBeReplaced notes that the next lock may replace the record in a store: that the release then finds nothing says nothing
+// about the lease.
+func (ls *Lease) mayBeReplaced(s *store) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.record(s.name).replaced = true
 }
 
 // nextRequest prepares the request that the record in a store needs now.
 func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
-	before := s.background.predecessor(ls)
+	supersedes, _ := ls.supersedes(s, ls.refusals())
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	now := time.Now()
@@ -844,7 +855,7 @@ func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
 	if q.step, _ = r.next(now, q.end, q.over); q.step == stepNone || ls.waitsFor(s) {
 		return q, false
 	}
-	q.claim, q.limit = ls.claimFor(s, before), s.timeout
+	q.claim, q.limit = ls.claimFor(s, supersedes), s.timeout
 	q.first, q.disturbed = q.over && !r.attempted, r.disturbed
 	r.underWay = q.first
 	if s.name == Secondary { // a store that hangs must not keep the key's turn from the next request for longer

@@ -198,17 +198,25 @@ func (l *Locker) release(ls *Lease) {
 
 // lock requests ls of a store, until ends or for the whole expiry, and notes the answer.
 func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, limit time.Duration) answer {
-	a := s.lock(ctx, ls.sending(s, true), ends, limit)
-	ls.answered(s, a)
-	if a.cutShort {
-		a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
+	sent := time.Now()
+	for n := 0; ; n++ {
+		c, more := ls.sending(s, true, n)
+		a := s.lock(ctx, c, ends, limit-time.Since(sent))
+		ls.answered(s, a)
+		if a.err == nil && !a.Held && a.HeldBy.ID == l.holder && more {
+			continue // it may be an earlier record of our own
+		}
+		if a.cutShort {
+			a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
+		}
+		return a
 	}
-	return a
 }
 
 // extend extends ls in a store, and notes the answer. A store that cannot extend records it anew.
 func (l *Locker) extend(ctx context.Context, ls *Lease, s *store, limit time.Duration) answer {
-	a := s.extend(ctx, ls.sending(s, !s.extends()), time.Time{}, limit)
+	c, _ := ls.sending(s, !s.extends(), 0)
+	a := s.extend(ctx, c, time.Time{}, limit)
 	ls.answered(s, a)
 	return a
 }

@@ -172,17 +172,31 @@ func (w *reconciler) work(queued string) {
 	}
 }
 
-// predecessor returns the token of the newest earlier lease on the key of ls, of this process, whose release has not been
-// confirmed: the store may replace its record. A minimum hold is not replaced.
-func (w *reconciler) predecessor(ls *Lease) string {
+// predecessor returns the token of a record on the key of ls that the store may replace, the nth of them, and whether there is
+// another one: first the released one, if there is one, then those of earlier leases of this process whose release has not
+// been confirmed, the newest first. After the last comes the first again. A minimum hold is not replaced.
+func (w *reconciler) predecessor(ls *Lease, released string, n int) (token string, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var gone []*Lease
+	if released != "" {
+		gone = append(gone, nil)
+	}
 	for _, other := range slices.Backward(w.leases[ls.claim.Key]) {
-		if other != ls && other.mayBeReplaced(w.s) {
-			return other.claim.Token
+		if other != ls && other.mayRemain(w.s) {
+			gone = append(gone, other)
 		}
 	}
-	return ""
+	if len(gone) == 0 {
+		return "", false
+	}
+	n %= len(gone)
+	more = n+1 < len(gone)
+	if gone[n] == nil {
+		return released, more
+	}
+	gone[n].mayBeReplaced(w.s)
+	return gone[n].claim.Token, more
 }
 
 // hasOther reports whether this process has sent the store another claim of the key of ls, and has not released it.

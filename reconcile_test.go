@@ -98,3 +98,48 @@ func TestReconciler_OneSlowReleaseIsNoOverload(t *testing.T) {
 		require.Empty(t, r.events(loki.KindMirrorLate))
 	})
 }
+
+func TestReconciler_ProcessReplacesItsOwnRecordWhateverThePrimaryRemembers(t *testing.T) {
+	for _, remembers := range []bool{false, true} {
+		inRig(t, func(t *testing.T, r *rig) {
+			l := r.locker()
+			if remembers { // an ordinary run a moment before the outage
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+					synctest.Wait()
+					return nil
+				}))
+			}
+			r.primary.fail(errDown)
+			require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				r.secondary.fail(errDown, lokitest.OpRelease)
+				return nil
+			}))
+			r.primary.heal()
+			time.Sleep(2 * loki.BreakerMaxPause)
+			err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				time.Sleep(time.Second)
+				return nil
+			})
+			require.NoError(t, err, "remembers %v", remembers)
+		})
+	}
+}
+
+// The record is that of the first of many calls that failed.
+func TestReconciler_ProcessReplacesItsOwnRecordAlsoIfItIsNotTheLatest(t *testing.T) {
+	for _, calls := range []int{1, 20} {
+		inRig(t, func(t *testing.T, r *rig) {
+			l := r.locker(alone)
+			r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Err: errDown, LostReply: true})
+			r.primary.faults.Set(lokitest.OpRelease, lokitest.Fault{Err: errDown})
+			for range calls {
+				require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t)), loki.ErrUnavailable)
+				r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Err: errDown})
+				time.Sleep(time.Second)
+			}
+			r.primary.heal()
+			err := l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { return nil })
+			require.NoError(t, err, "%d calls", calls)
+		})
+	}
+}

@@ -93,6 +93,7 @@ func TestBoundsIsForAClientOfOneServer(t *testing.T) {
 	require.True(t, redishandler.New(redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}})).Bounds())
 	require.False(t, redishandler.New(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})).Bounds())
 	require.False(t, redishandler.New(redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})).Bounds())
+	require.False(t, redishandler.New(redis.NewClient(&redis.Options{}), redishandler.WithReplicaAck(1, time.Second)).Bounds(), "WAIT may take its time")
 	require.False(t, redishandler.New(nil).Bounds())
 	require.False(t, (*redishandler.Handler)(nil).Bounds())
 }

@@ -158,10 +158,11 @@ func (s *Store) Bounds() bool { return s.bounded != nil }
 
 // boundedClient returns what makes, once, a client that shares the connections of another one and heeds the deadline of a
 // context while it waits for an answer: go-redis by default heeds its ReadTimeout alone. It is nil for a client that
-// cannot be had so. A hook that the owner adds later is not the other client's.
-func boundedClient(client Client) func() *redis.Client {
+// cannot be had so, and where replicas have to acknowledge: that takes its time. A hook that the owner adds later is not the
+// other client's.
+func boundedClient(client Client, ack ReplicaAck) func() *redis.Client {
 	c, ok := client.(*redis.Client)
-	if !ok {
+	if !ok || ack.Replicas > 0 {
 		return nil
 	}
 	return sync.OnceValue(func() *redis.Client {

@@ -60,7 +60,7 @@ type Store struct {
 func New(client Client, s Settings) *Store {
 	return &Store{
 		client:    client,
-		bounded:   boundedClient(client),
+		bounded:   boundedClient(client, s.Ack),
 		naming:    naming{prefix: s.Prefix, lokiNet: s.LokiNetKeys},
 		fenceTTL:  s.FenceTTL,
 		ack:       s.Ack,

@@ -87,7 +87,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	}
 	short := patience < min(leastPatience, s.timeout)
 	defer func() {
-		a.cutShort = short && a.err != nil && time.Since(a.sent) >= patience
+		a.cutShort = short && a.err != nil && time.Since(a.sent) >= patience-deadlineSlack(patience)
 		s.pace.note(a)
 		s.health.note(ctx, op, c.Key, a)
 	}()

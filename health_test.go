@@ -504,3 +504,38 @@ func TestHealthProbesWhatNoCallerAsks(t *testing.T) {
 		require.NotZero(t, probes())
 	})
 }
+
+// earlyEnd gives up a tenth of its time before its deadline, to tell why, as sqlhandler does where it waits for a connection or a place.
+type earlyEnd struct {
+	*testStore
+	takes time.Duration
+	early bool
+}
+
+func (h earlyEnd) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) {
+	deadline, _ := ctx.Deadline()
+	until := deadline
+	if h.early {
+		until = deadline.Add(-min(time.Until(deadline)/10, 50*time.Millisecond))
+	}
+	if time.Until(until) < h.takes {
+		time.Sleep(time.Until(until))
+		return loki.Grant{}, loki.NotSent(errors.New("the pool had no connection free in time"))
+	}
+	time.Sleep(h.takes)
+	return h.testStore.Grant(ctx, c)
+}
+
+func TestHealth_ShortExpiryIsNoOutageHoweverEarlyTheHandlerReturns(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		inRig(t, func(t *testing.T, r *rig) {
+			l := r.locker(func(c *loki.Config) { c.Primary = earlyEnd{r.primary, 60 * time.Millisecond, early} })
+			for range 2 { // 50 ms are too little for the primary, and the secondary decides
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 150*time.Millisecond, func(context.Context) error { return nil }))
+			}
+			require.Empty(t, r.events(loki.KindDown), "early %v", early)
+			out := r.requireRan(l) // with an expiry of 30 s
+			require.Equal(t, loki.Primary, out.Store, "early %v", early)
+		})
+	}
+}

@@ -45,7 +45,7 @@ var planted = []struct {
 	{"a release misses a record that the next holder has replaced", simulation.Sync, "async.go",
 		"\tfound := l.secondary.background.releaseNow(ls)\n", "\tls.releasedInSecondary()\n\tl.primary.background.releaseNow(ls)\n\tfound := l.secondary.background.releaseNow(ls)\n", 1000, "was told that its lock was not held"},
 	{"a release that was sent twice is believed", simulation.Async, "lease.go",
-		"case a.repeated || !time.Now()", "case !time.Now()", 1000, "was told that its lock was not held"},
+		"case a.repeated || r.replaced || !time.Now()", "case r.replaced || !time.Now()", 1000, "was told that its lock was not held"},
 	{"a lost lock is not released", simulation.Async, "lease.go",
 		"if ls.end(lost, lost) {\n\t\tgo", "if ls.end(lost, lost) {\n\t\tls.mu.Lock()\n\t\tls.primary.sent, ls.secondary.sent = false, false\n\t\tls.mu.Unlock()\n\t\tgo", 1000, "left a claim"},
 	{"who lost the lock is not told", simulation.Async, "loki.go",

@@ -50,6 +50,8 @@ func (l *Locker) newLease(ctx context.Context, r request) *Lease {
 		minHold:  r.minHold,
 		released: make(chan struct{}),
 	}
+	ls.primary.lateness = max(r.expiry, leastLateness)
+	ls.secondary.lateness = ls.primary.lateness
 	ls.parent, _ = LeaseFromContext(ctx)
 	return ls
 }
@@ -72,6 +74,10 @@ func (l *Locker) askPrimary(ctx context.Context, ls *Lease) (answer, error) {
 	}
 	return a, nil
 }
+
+// leastLateness is how long a request whose client has given it up is expected to be carried out yet, at least: a server or a
+// proxy that hangs for longer has mostly closed the connection by then.
+const leastLateness = 30 * time.Second
 
 // leastPatience is how long a primary has to be given before its silence says something about it rather than about the
 // caller's deadline or expiry.

@@ -150,6 +150,7 @@ func notLookedUp(ls *Lease) error {
 func (l *Locker) complete(ls *Lease, o occurrence) {
 	ctx := context.WithoutCancel(ls.ctx) // fn's success does not end with its caller
 	record := l.newLease(ctx, request{key: o.record, expiry: o.keep})
+	record.primary.lateness, record.secondary.lateness = ls.primary.lateness, ls.secondary.lateness
 	record.endAsCompletion(time.Now().Add(o.keep))
 	everywhere := true
 	for _, s := range l.stores() {

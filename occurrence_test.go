@@ -410,3 +410,19 @@ func TestOccurrence_NegativeWaitSkips(t *testing.T) {
 		})
 	}
 }
+
+// A request that failed may be carried out yet, so the record is asked for again, but not for as long as it is kept.
+func TestOccurrence_RecordIsSettledSoonAfterAFailure(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Err: errDown, LostReply: true})
+			return nil
+		}, loki.WithOccurrence("today", 100*time.Hour)))
+		time.Sleep(2 * time.Minute)
+		before := len(r.primary.Calls())
+		time.Sleep(50 * time.Hour)
+		require.Len(t, r.primary.Calls(), before)
+		time.Sleep(50 * time.Hour)
+	})
+}

@@ -26,6 +26,7 @@ type record struct {
 	// A request that failed may be carried out yet: one that can record the claim anew until mayRecord, one that can only
 	// move its end until mayMove, which is never before that. Abandoned calls may as long as they are in flight.
 	mayRecord, mayMove time.Time
+	lateness           time.Duration // the longest time after which one is expected to be carried out
 	inFlight           int
 	lastReturn         time.Time // of an abandoned call
 
@@ -123,15 +124,18 @@ func (r *record) answered(a answer, now time.Time) {
 	}
 	r.inFlight += len(a.left)
 	if a.failed && !r.denied {
-		r.mayLand(a.couldRecord, now.Add(a.expiry))
+		r.mayLand(a.couldRecord, a.expiry, now)
 	}
 	if a.err == nil && a.Held {
 		r.validUntil = a.sent.Add(trusted(r.keeps(a.expiry, a.sent)))
 	}
 }
 
-// mayLand notes until when a request that failed may be carried out.
-func (r *record) mayLand(records bool, until time.Time) {
+// mayLand notes that a request which failed may be carried out yet: for as long as it asked for, since a record that it makes
+// after that would end later than any rule here allows for, but not for the years that a minimum hold or a completion record
+// may ask for.
+func (r *record) mayLand(records bool, asked time.Duration, now time.Time) {
+	until := now.Add(min(asked, r.lateness))
 	r.mayMove = later(r.mayMove, until)
 	if records {
 		r.mayRecord = later(r.mayRecord, until)
@@ -167,7 +171,7 @@ func (r *record) returned(calls int, records, failed bool, expiry time.Duration,
 	r.agreed, r.retry = false, time.Time{}
 	r.forgets = later(r.forgets, now.Add(expiry))
 	if failed {
-		r.mayLand(records, now.Add(expiry))
+		r.mayLand(records, expiry, now)
 	}
 }
 

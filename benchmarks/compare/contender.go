@@ -30,13 +30,17 @@ var errBusy = errors.New("held elsewhere")
 const (
 	rawName         = "raw"
 	rawAutoName     = "rawauto"
+	floorName       = "floor"
 	redsyncName     = "redsync"
 	redislockName   = "redislock"
 	rueidislockName = "rueidislock"
 	lokiName        = "loki"
 )
 
-var names = []string{rawName, rawAutoName, redsyncName, redislockName, rueidislockName, lokiName}
+var names = []string{rawName, rawAutoName, floorName, redsyncName, redislockName, rueidislockName, lokiName}
+
+// waiting are the names of those that can wait.
+var waiting = []string{rawName, rawAutoName, redsyncName, redislockName, rueidislockName, lokiName}
 
 // opener makes a contender on the server at addr, whose locks last for expiry after a crash.
 type opener func(addr string, expiry time.Duration) (contender, error)
@@ -44,6 +48,7 @@ type opener func(addr string, expiry time.Duration) (contender, error)
 var openers = map[string]opener{
 	rawName:         openRaw,
 	rawAutoName:     openRawAuto,
+	floorName:       openFloor,
 	redsyncName:     openRedsync,
 	redislockName:   openRedislock,
 	rueidislockName: openRueidislock,
@@ -91,17 +96,12 @@ func open(tb *rig.Rig, name, addr string, expiry time.Duration) (contender, erro
 	return c, all.Wait()
 }
 
-// openAll opens every contender.
-func openAll(tb *rig.Rig, addr string, expiry time.Duration) (map[string]contender, error) {
-	all := make(map[string]contender)
-	for _, name := range names {
-		c, err := open(tb, name, addr, expiry)
-		if err != nil {
-			return nil, err
-		}
-		all[name] = c
+// keyOf returns a key that no other contender uses. Loki's is its service key, as oneKey is.
+func keyOf(name string) string {
+	if name == lokiName {
+		return oneKey
 	}
-	return all, nil
+	return oneKey + "-" + name
 }
 
 // hold has c hold key. release returns when c has released it, with the moment at which it began to.

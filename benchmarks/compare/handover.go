@@ -17,7 +17,7 @@ var handOver = work{"HandOver", func(s settings) int { return s.handOverRounds }
 		return nil, err
 	}
 	measures := make(map[string]measure)
-	for _, name := range names {
+	for _, name := range waiting {
 		c, err := open(tb, name, l.addr, expiry)
 		if err != nil {
 			return nil, err
@@ -60,7 +60,7 @@ const (
 )
 
 func handOverOnce(c contender, waiter *workerProcess, name string) (time.Duration, error) {
-	key := "handed-" + name
+	key := keyOf(name)
 	release, err := hold(c, key)
 	if err != nil {
 		return 0, err

@@ -87,7 +87,7 @@ func (l *lab) watchLeases(tb *rig.Rig, n int) (sample, error) {
 		return sample{}, err
 	}
 	return sample{n: n, values: map[string]float64{
-		goroutines: float64(before.Goroutines),
+		goroutines: float64(max(before.Goroutines, after.Goroutines)),
 		heapEach:   float64(before.Heap) / float64(n),
 		cpu:        100 * float64(after.CPU-before.CPU) / float64(held),
 		oldest:     100 * float64(age) / float64(l.leaseExpiry),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"image/color"
 	"math"
 	"os"
 	"path/filepath"
@@ -39,10 +40,11 @@ func drawWaits(r record) (*plot.Plot, error) {
 	p.X.Label.Text = "ms after it was released"
 	p.Y.Label.Text = "% of the waiters"
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.X.Min, p.X.Max = 0.1, 1000
 	p.Y.Min, p.Y.Max = 0, 100
 	p.Legend.Left, p.Legend.Top = true, true
 	p.Add(plotter.NewGrid())
-	for i, name := range names {
+	for i, name := range waiting {
 		var each []time.Duration
 		for _, s := range r[handOver.name][name] {
 			each = append(each, s.latencies...)
@@ -53,7 +55,7 @@ func drawWaits(r record) (*plot.Plot, error) {
 		slices.Sort(each)
 		points := make(plotter.XYs, len(each))
 		for j, d := range each {
-			points[j] = plotter.XY{X: max(float64(d)/1e6, 1e-3), Y: 100 * float64(j+1) / float64(len(each))}
+			points[j] = plotter.XY{X: max(float64(d)/1e6, p.X.Min), Y: 100 * float64(j+1) / float64(len(each))}
 		}
 		l, err := plotter.NewLine(points)
 		if err != nil {
@@ -76,7 +78,7 @@ func drawLeases(r record, counts []int) ([][]*plot.Plot, error) {
 		p.Title.Text = title
 		p.X.Label.Text = "leases"
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-		p.Y.Min = 0
+		p.Y.Min, p.Y.Max = 0, 1
 		p.Add(plotter.NewGrid())
 		var points plotter.XYs
 		for _, n := range counts {
@@ -113,6 +115,8 @@ func drawLeases(r record, counts []int) ([][]*plot.Plot, error) {
 // save writes plots, in rows, as one SVG.
 func save(path string, plots [][]*plot.Plot, width, height vg.Length) (err error) {
 	canvas := vgsvg.New(width, height)
+	canvas.SetColor(color.White) // a picture without a background cannot be read on a dark page
+	canvas.Fill(vg.Rectangle{Max: vg.Point{X: width, Y: height}}.Path())
 	const margin = 4 * vg.Millimeter
 	tiles := draw.Tiles{
 		Rows: len(plots), Cols: len(plots[0]), PadX: 2 * margin, PadY: 2 * margin,

@@ -91,7 +91,7 @@ var ownLines = []ownLine{
 // stuckNotes says which contender has left waiters without a wake-up.
 func stuckNotes(r record) (notes []string) {
 	for _, w := range []work{handOver, turns} {
-		for _, name := range names {
+		for _, name := range waiting {
 			var n float64
 			for _, s := range r[w.name][name] {
 				n += s.values[stuck]

@@ -17,7 +17,7 @@ import (
 
 // acquireRelease is one goroutine that acquires and releases one lock, over and over. Its allocations have a row of their own.
 var acquireRelease = work{"AcquireRelease", settings.throughputRounds, func(l *lab, tb *rig.Rig) (map[string]measure, error) {
-	return forEach(l, tb, expiry, func(c contender) measure {
+	return forEach(names, l, tb, func(c contender) measure {
 		return func() (sample, error) {
 			return benchmark(func(b *testing.B) error {
 				for b.Loop() {
@@ -33,7 +33,7 @@ var acquireRelease = work{"AcquireRelease", settings.throughputRounds, func(l *l
 
 // acquireRelease64 is the same by 64 goroutines, with a lock each.
 var acquireRelease64 = work{"AcquireRelease64", settings.throughputRounds, func(l *lab, tb *rig.Rig) (map[string]measure, error) {
-	return forEach(l, tb, expiry, func(c contender) measure {
+	return forEach(names, l, tb, func(c contender) measure {
 		return func() (sample, error) {
 			return benchmark(func(b *testing.B) error {
 				var all errgroup.Group
@@ -63,7 +63,7 @@ var busyElsewhere = work{"BusyElsewhere", settings.throughputRounds, func(l *lab
 	}
 	measures := make(map[string]measure)
 	for _, name := range names {
-		key := "held-" + name // raw, redsync and redislock would share one
+		key := keyOf(name)
 		if err := holder.do(order{"open", name, ""}); err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ var busyHere = work{"BusyHere", settings.throughputRounds, func(l *lab, tb *rig.
 		if err != nil {
 			return nil, err
 		}
-		key := "held-" + name
+		key := keyOf(name)
 		release, err := hold(c, key)
 		if err != nil {
 			return nil, err
@@ -113,7 +113,7 @@ func busy(c contender, key string) measure {
 
 // turns is 16 goroutines of one process that all want one lock.
 var turns = work{"Turns16", settings.throughputRounds, func(l *lab, tb *rig.Rig) (map[string]measure, error) {
-	return forEach(l, tb, expiry, func(c contender) measure {
+	return forEach(waiting, l, tb, func(c contender) measure {
 		return func() (sample, error) { return takeTurns(c, l.turnsFor) }
 	})
 }}
@@ -174,14 +174,14 @@ func takeTurns(c contender, d time.Duration) (sample, error) {
 	}}, nil
 }
 
-// forEach makes a measure of each contender.
-func forEach(l *lab, tb *rig.Rig, expiry time.Duration, m func(contender) measure) (map[string]measure, error) {
-	all, err := openAll(tb, l.addr, expiry)
-	if err != nil {
-		return nil, err
-	}
+// forEach opens the contenders and makes a measure of each.
+func forEach(names []string, l *lab, tb *rig.Rig, m func(contender) measure) (map[string]measure, error) {
 	measures := make(map[string]measure)
-	for name, c := range all {
+	for _, name := range names {
+		c, err := open(tb, name, l.addr, expiry)
+		if err != nil {
+			return nil, err
+		}
 		measures[name] = m(c)
 	}
 	return measures, nil

@@ -13,6 +13,9 @@ import (
 	"github.com/lokilock/loki/redishandler"
 )
 
+// primaryTimeout is the library's default: the wait of the first call is measured against it.
+const primaryTimeout = loki.DefaultPrimaryTimeout
+
 // first is how long it takes until the fn of the first call runs, from the call on.
 const first = "first-ns"
 
@@ -23,7 +26,7 @@ var blackHole = work{"BlackHole", func(s settings) int { return s.blackHoleRound
 	if err != nil {
 		return nil, err
 	}
-	alone, err := openLocker(tb, loki.Config{ServiceKey: "sql-alone", Primary: secondary})
+	alone, err := openLocker(tb, loki.Config{ServiceKey: "sql-alone", Primary: secondary, PrimaryTimeout: patience})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +64,9 @@ func loseThePrimary(tb *rig.Rig, l *lab, secondary loki.LockHandler, key string)
 	proxy := faultproxy.Start(tb, l.addr)
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
 	tb.Cleanup(func() { _ = client.Close() })
-	locker, err := openLocker(tb, loki.Config{ServiceKey: key, Primary: redishandler.New(client), Secondary: secondary})
+	locker, err := openLocker(tb, loki.Config{
+		ServiceKey: key, Primary: redishandler.New(client), PrimaryTimeout: primaryTimeout, Secondary: secondary, SecondaryTimeout: patience,
+	})
 	if err != nil {
 		return sample{}, err
 	}

@@ -57,7 +57,7 @@ func (l *lab) watchLeases(tb *rig.Rig, n int) (sample, error) {
 	if err := rdb.FlushDB(context.Background()).Err(); err != nil { // what others have left would be counted
 		return sample{}, err
 	}
-	w, err := startWorker(tb, worker{Addr: l.addr, Expiry: l.leaseExpiry, Leases: n})
+	w, err := startWorker(tb, worker{Addr: l.addr, Expiry: l.leaseExpiry, Leases: n, Timeout: l.leaseTimeout})
 	if err != nil {
 		return sample{}, err
 	}
@@ -134,7 +134,7 @@ func oldestRecord(rdb *redis.Client, expiry time.Duration) (age time.Duration, s
 func holdLeases(w worker, orders *json.Decoder, out *json.Encoder) (err error) {
 	client := redis.NewClient(&redis.Options{Addr: w.Addr})
 	defer func() { err = errors.Join(err, client.Close()) }()
-	locker, err := loki.New(loki.Config{ServiceKey: "leases", Primary: redishandler.New(client)})
+	locker, err := loki.New(loki.Config{ServiceKey: "leases", Primary: redishandler.New(client), PrimaryTimeout: w.Timeout})
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type settings struct {
 	blackHoleCalls  int // in a slice
 	leases          []int
 	leaseExpiry     time.Duration
+	leaseTimeout    time.Duration // of one answer; 0 is the default
 }
 
 func (s settings) throughputRounds() int { return s.rounds }
@@ -60,7 +61,7 @@ var short = settings{
 	short: true, benchtime: "1x", rounds: 1, turnsFor: time.Millisecond,
 	handOverRounds: 1, handOvers: 1,
 	blackHoleRounds: 1, blackHoleCalls: 5,
-	leases: []int{10, 100}, leaseExpiry: 3 * time.Second,
+	leases: []int{10, 100}, leaseExpiry: 3 * time.Second, leaseTimeout: patience,
 }
 
 // works are all kinds of work, in the order in which they are done.

@@ -34,7 +34,10 @@ var mirroredAsync = work{"MirroredAsync", settings.throughputRounds, func(l *lab
 		client := dial(l.addr)
 		tb.Cleanup(func() { _ = client.Close() })
 		m := &mirrorMeasure{secondary: handler != nil}
-		m.locker, err = openLocker(tb, loki.Config{ServiceKey: "mirror-" + name, Primary: redishandler.New(client), Secondary: handler, Observer: m.observe})
+		m.locker, err = openLocker(tb, loki.Config{
+			ServiceKey: "mirror-" + name, Primary: redishandler.New(client), PrimaryTimeout: patience,
+			Secondary: handler, SecondaryTimeout: patience, Observer: m.observe,
+		})
 		if err != nil {
 			return nil, err
 		}

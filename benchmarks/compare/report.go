@@ -42,9 +42,6 @@ type ownLine struct {
 	target target
 }
 
-// primaryTimeout is the default of the library.
-const primaryTimeout = 500 * time.Millisecond
-
 var ownLines = []ownLine{
 	{
 		"mirrored asynchronously to PostgreSQL, 4 callers, fn of 5 ms: a call, against one without a secondary",

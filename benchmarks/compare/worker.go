@@ -14,9 +14,10 @@ import (
 
 // worker is what another process needs to know. It is this program, started with the worker as JSON in workerVar.
 type worker struct {
-	Addr   string
-	Expiry time.Duration
-	Leases int // not 0: it holds so many (see leases.go)
+	Addr    string
+	Expiry  time.Duration
+	Leases  int           // not 0: it holds so many (see leases.go)
+	Timeout time.Duration // of its Locker's primary then; 0 is the default
 }
 
 const workerVar = "LOKI_BENCH_WORKER"

@@ -127,7 +127,7 @@ func TestPrimaryLostInMidRunDoesNotInterruptTheClosure(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			inRig(t, func(t *testing.T, r *rig) {
 				a := r.locker(func(c *loki.Config) { c.Mirror = mode })
-				b := r.locker(func(c *loki.Config) { c.Mirror = mode })
+				b := r.locker(func(c *loki.Config) { c.Mirror, c.Observer = mode, nil }) // it may report the outage as well
 				require.NoError(t, a.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
 					synctest.Wait()
 					r.primary.fail(errDown)
@@ -539,4 +539,32 @@ func TestAsync_SecondaryThatRefusesKeepsNobodyFromThePrimary(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ran, "the primary answers, and was not asked")
 	})
+}
+
+// The mirror write of A is on its way when B, whose context is about to end, has no time for the primary's answer.
+func TestAsync_CallerWithoutTimeDoesNotStartBesideAHolder(t *testing.T) {
+	for name, opts := range map[string][]loki.Option{"plain": nil, "minimum hold": {loki.WithMinHold(5 * time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				a, b := r.locker(), r.locker()
+				r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 2 * time.Millisecond}, After: lokitest.Pause{For: 2 * time.Millisecond}})
+				r.secondary.faults.Next(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 10 * time.Millisecond}}) // A's mirror write
+				err := a.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+					short, cancel := context.WithTimeout(t.Context(), 6*time.Millisecond)
+					defer cancel()
+					err := b.ExecuteWithinLock(short, 30*time.Second, func(context.Context) error {
+						t.Error("B runs beside A")
+						return nil
+					}, opts...)
+					require.Error(t, err)
+					select {
+					case <-time.After(10 * time.Second):
+					case <-ctx.Done():
+					}
+					return nil
+				})
+				require.NoError(t, err, "A")
+			})
+		})
+	}
 }

@@ -84,14 +84,23 @@ const leastLateness = 30 * time.Second
 const leastPatience = 100 * time.Millisecond
 
 // primaryLimit returns how long the primary may take to answer an acquisition: a third of the expiry, so that what it
-// grants is worth having, and half of the caller's time where there is a secondary that needs the other half. Without one
-// the deadline of ctx does not count: a call ends with its ctx anyway, and must be seen to have ended for that reason.
+// grants is worth having, and half of the caller's time where there is a secondary that needs the other half. Where there is
+// none, or hardly any time, the deadline of ctx does not count: a call ends with its ctx anyway, and must be seen to have
+// ended for that reason.
 func (l *Locker) primaryLimit(ctx context.Context, expiry time.Duration) time.Duration {
 	limit := expiry / renewalFraction
-	if deadline, ok := ctx.Deadline(); ok && l.secondary != nil {
+	if deadline, ok := ctx.Deadline(); ok && l.secondary != nil && !isHurried(ctx) {
 		limit = min(limit, time.Until(deadline)/2)
 	}
 	return limit
+}
+
+// isHurried reports whether ctx leaves too little time for two stores. Then the secondary decides only if the primary is known
+// to be down: a primary that was merely not given the time may have granted the key to another instance, of which the secondary
+// has not heard yet.
+func isHurried(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < 2*leastPatience
 }
 
 // isPatient reports whether a caller gives each store its whole time, so that its failure is everybody's.

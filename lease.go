@@ -471,9 +471,10 @@ func (ls *Lease) wasLost(store Store) {
 	}
 }
 
-// noteLost makes a lease that is over a lost one, if it was used and is not one yet. It is called with mu held.
+// noteLost makes a lease that is over a lost one, if it was used, is not one yet, and no later lock of this process may have
+// replaced its record. It is called with mu held.
 func (ls *Lease) noteLost(reason, err error) bool {
-	if ls.lost != nil || !ls.inUse() {
+	if ls.lost != nil || !ls.inUse() || ls.primary.replaced || ls.secondary.replaced {
 		return false
 	}
 	ls.lost = &lostError{key: ls.claim.Key, reason: reason, err: err}

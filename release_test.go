@@ -308,3 +308,25 @@ func TestRelease_FindsNothingWhereTheNextLockHasReplacedTheRecord(t *testing.T) 
 		})
 	}
 }
+
+func TestRelease_RenewalFindsNothingWhereTheNextLockHasReplacedTheRecord(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		first, second := make(chan error, 1), make(chan error, 1)
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 200 * time.Millisecond}})
+		r.primary.faults.Set(lokitest.OpExtend, lokitest.Fault{Before: lokitest.Pause{For: 50 * time.Millisecond}}) // on its way when fn returns
+		go func() {
+			first <- l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+				time.Sleep(9900 * time.Millisecond)
+				return ctx.Err()
+			})
+		}()
+		time.Sleep(time.Second)
+		go func() {
+			second <- l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error { return nil }, loki.WithWait(time.Minute))
+		}()
+		require.NoError(t, <-first, "it held the lock until fn returned")
+		require.NoError(t, <-second)
+		require.Empty(t, r.events(loki.KindLost))
+	})
+}

@@ -115,8 +115,10 @@ func TestAServerThatIsNoRedisIsNoPanic(t *testing.T) {
 	proxy := faultproxy.Start(t, f.server.Addr())
 	f.handler = redishandler.New(f.server.Client(t, noWait, func(o *redis.Options) { o.Addr = proxy.Addr() }))
 	for _, reply := range []string{
-		"*0\r\n", "*1\r\n+1\r\n", "*3\r\n+1\r\n+\r\n+x\r\n", "*3\r\n+0\r\n+\r\n+1\r\n", ":1\r\n", "$-1\r\n",
-		"*6\r\n+0\r\n+\r\n+h\r\n+x\r\n+\r\n+\r\n", "*6\r\n+0\r\n+\r\n+h\r\n+\r\n+x\r\n+\r\n", "*6\r\n+0\r\n+\r\n+h\r\n+\r\n+\r\n+x\r\n",
+		"*0\r\n", "*1\r\n:1\r\n", "*3\r\n+1\r\n+\r\n+x\r\n", "+1\r\n", ":-1\r\n", "$-1\r\n",
+		"*2\r\n+1\r\n+x\r\n", "*2\r\n:-1\r\n+x\r\n", "*2\r\n:1\r\n:1\r\n",
+		"*4\r\n:1\r\n+\r\n:1\r\n:1\r\n", "*4\r\n+t 1 1 h\r\n:1\r\n:1\r\n:1\r\n", "*4\r\n+t 1 1 h\r\n+\r\n+1\r\n:1\r\n",
+		"*4\r\n+t 1 1 h\r\n+\r\n:1\r\n+1\r\n",
 	} {
 		fired := proxy.Answer(faultproxy.Containing("evalsha"), reply)
 		_, err := f.handler.Lock(t.Context(), claim("k", time.Minute))
@@ -124,9 +126,23 @@ func TestAServerThatIsNoRedisIsNoPanic(t *testing.T) {
 		require.Error(t, err, reply)
 		require.False(t, loki.IsUnavailable(err))
 	}
-	proxy.Answer(faultproxy.Containing("evalsha"), "*1\r\n+h\r\n")
-	_, _, err := f.handler.Inspect(t.Context(), "k")
-	requireMistake(t, err, "not one of the script's")
+	for _, reply := range []string{":1\r\n", "*1\r\n+h\r\n", "*3\r\n+t 1 1 h\r\n:1\r\n+1\r\n"} {
+		fired := proxy.Answer(faultproxy.Containing("evalsha"), reply)
+		_, _, err := f.handler.Inspect(t.Context(), "k")
+		<-fired
+		requireMistake(t, err, "not one of the script's")
+	}
+	for _, reply := range []string{"+1\r\n", ":2\r\n", "*0\r\n"} {
+		for _, op := range []func() error{
+			func() error { _, err := f.handler.Extend(t.Context(), claim("k", time.Minute)); return err },
+			func() error { return f.handler.Release(t.Context(), claim("k", time.Minute)) },
+		} {
+			fired := proxy.Answer(faultproxy.Containing("evalsha"), reply)
+			err := op()
+			<-fired
+			requireMistake(t, err, "not one of the script's")
+		}
+	}
 }
 
 func TestCase092_AClosedClientIsAMistake(t *testing.T) {

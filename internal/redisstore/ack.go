@@ -55,12 +55,11 @@ func (a ReplicaAck) Mistake(client Client) string {
 
 // confirmed is run for a script whose write has to reach replicas. The error says why it is not known to have reached
 // them, and is nil if the script itself failed.
-func (s *Store) confirmed(ctx context.Context, op how, sc script, key string, args ...any) (cmd *redis.Cmd, unconfirmed error) {
-	e := &evaluator{how: op, store: s}
-	e.confirm = s.ack.Replicas > 0
-	cmd = e.run(ctx, sc, key, args...)
-	if e.confirm && cmd.Err() == nil {
-		unconfirmed = s.tooFew(ctx, key, e.wait)
+func (r *request) confirmed(ctx context.Context, sc script) (cmd *redis.Cmd, unconfirmed error) {
+	r.confirm = r.store.ack.Replicas > 0
+	cmd = r.run(ctx, sc)
+	if r.confirm && cmd.Err() == nil {
+		unconfirmed = r.store.tooFew(ctx, r.claim.Key, r.message.wait)
 	}
 	return cmd, unconfirmed
 }

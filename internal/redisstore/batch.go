@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -40,16 +41,22 @@ type queueID struct {
 }
 
 // batcher sends each call by itself while few are on their way, and otherwise those that wait in one pipeline. It is safe
-// for concurrent use; its zero value is ready.
+// for concurrent use.
 //
 // go-redis's AutoPipeline would do, but everybody who has the client shares it and its settings, a Ring has none, and it
 // does not heed ctx once a command is queued.
 type batcher struct {
+	// carry sends messages and returns when each has its reply or its error.
+	carry func(ctx context.Context, id queueID, messages []*message)
+
 	mu     sync.Mutex // guards everything below; nothing is sent with it held
 	queues map[queueID]*queue
 }
 
-// queue is the calls of one queueID. It exists while it has any.
+// maxIdle is how many queues are kept that have no calls, since most are soon needed again. Nodes of a cluster come and go.
+const maxIdle = 64
+
+// queue is the calls of one queueID.
 type queue struct {
 	waiting []*call
 	sending []*trip
@@ -62,6 +69,9 @@ type message struct {
 	once   bool          // go-redis must not repeat it
 	asking bool          // it follows an ASK redirection
 	wait   *redis.IntCmd // the reply to WAIT, if it was sent behind the command
+
+	trip  trip        // the batcher's, if it goes alone
+	alone [1]*message // itself, then
 }
 
 // call is a message that waits for its turn. err may be read once done is closed.
@@ -81,13 +91,10 @@ type trip struct {
 	late  bool
 }
 
-// sender sends messages and returns when each has its reply or its error.
-type sender func(ctx context.Context, messages []*message)
-
 // do sends m. It returns nil when m has its reply or its error, and an error where m must not be read: ctx, or its deadline,
 // has ended before. A message that goes alone is sent on the caller's goroutine and returns when the client does, which by default
 // does not heed ctx.
-func (b *batcher) do(ctx context.Context, id queueID, m *message, send sender) error {
+func (b *batcher) do(ctx context.Context, id queueID, m *message) error {
 	b.mu.Lock()
 	q := b.queues[id]
 	if q == nil {
@@ -98,10 +105,11 @@ func (b *batcher) do(ctx context.Context, id queueID, m *message, send sender) e
 		b.queues[id] = q
 	}
 	if q.free() && len(q.waiting) == 0 {
-		r := q.begin()
+		q.begin(&m.trip)
 		b.mu.Unlock()
-		defer b.end(id, q, r, send)
-		send(ctx, []*message{m})
+		defer b.end(id, q, &m.trip)
+		m.alone[0] = m
+		b.carry(ctx, id, m.alone[:])
 		return nil
 	}
 	c := &call{ctx: ctx, message: m, done: make(chan struct{})}
@@ -121,7 +129,7 @@ func (b *batcher) do(ctx context.Context, id queueID, m *message, send sender) e
 		case <-c.done:
 			return c.err
 		case <-patience.C:
-			b.overtake(id, q, send)
+			b.overtake(id, q)
 		case <-late:
 			if b.withdraw(q, c) {
 				return loki.NotSent(fmt.Errorf("%w: %w", errNoTurn, context.DeadlineExceeded))
@@ -145,28 +153,29 @@ func (b *batcher) withdraw(q *queue, c *call) bool {
 
 func (q *queue) free() bool { return len(q.sending)-q.late < maxSending }
 
-func (q *queue) begin() *trip {
-	r := &trip{begun: time.Now()}
+func (q *queue) idle() bool { return len(q.sending) == 0 } // then nothing waits either
+
+func (q *queue) begin(r *trip) {
+	r.begun = time.Now()
 	q.sending = append(q.sending, r)
-	return r
 }
 
 // end removes a request that has returned, and has calls sent that waited for it.
-func (b *batcher) end(id queueID, q *queue, r *trip, send sender) {
+func (b *batcher) end(id queueID, q *queue, r *trip) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q.sending = slices.DeleteFunc(q.sending, func(other *trip) bool { return other == r })
 	if r.late {
 		q.late--
 	}
-	b.next(id, q, send)
-	if len(q.sending) == 0 { // then nothing waits either
-		delete(b.queues, id)
+	b.next(id, q)
+	if len(b.queues) > maxIdle {
+		maps.DeleteFunc(b.queues, func(_ queueID, q *queue) bool { return q.idle() })
 	}
 }
 
 // overtake has waiting calls sent beside requests that take too long.
-func (b *batcher) overtake(id queueID, q *queue, send sender) {
+func (b *batcher) overtake(id queueID, q *queue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	limit := maxOverdue
@@ -179,11 +188,11 @@ func (b *batcher) overtake(id queueID, q *queue, send sender) {
 			q.late++
 		}
 	}
-	b.next(id, q, send)
+	b.next(id, q)
 }
 
 // next sends what waits, as far as requests may be on their way. It is called with mu held.
-func (b *batcher) next(id queueID, q *queue, send sender) {
+func (b *batcher) next(id queueID, q *queue) {
 	for q.free() && len(q.waiting) > 0 {
 		var batch []*call
 		for len(q.waiting) > 0 && len(batch) < maxBatch {
@@ -194,13 +203,15 @@ func (b *batcher) next(id queueID, q *queue, send sender) {
 			q.waiting = q.waiting[1:]
 		}
 		if len(batch) > 0 {
-			go b.send(id, q, q.begin(), batch, send)
+			r := &trip{}
+			q.begin(r)
+			go b.send(id, q, r, batch)
 		}
 	}
 }
 
-func (b *batcher) send(id queueID, q *queue, r *trip, batch []*call, send sender) {
-	defer b.end(id, q, r, send)
+func (b *batcher) send(id queueID, q *queue, r *trip, batch []*call) {
+	defer b.end(id, q, r)
 	defer func() {
 		v := recover() // of a hook of the client's owner: on this goroutine it would end the process
 		for _, c := range batch {
@@ -216,7 +227,7 @@ func (b *batcher) send(id queueID, q *queue, r *trip, batch []*call, send sender
 	}
 	ctx, cancel := together(batch)
 	defer cancel()
-	send(ctx, messages)
+	b.carry(ctx, id, messages)
 }
 
 // together returns the context of a pipeline: the first caller's, except that it ends at the latest of all deadlines.
@@ -245,34 +256,32 @@ type pool interface {
 	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
 }
 
-// sendOver returns a sender that uses client: a single message as a command, several as a pipeline, and WAIT behind them
-// if replicas have to acknowledge. WAIT counts for everything that its connection has written, so one is enough, and
+// sendOver sends over a client: a single message as a command, several as a pipeline, and WAIT behind them if replicas have
+// to acknowledge. WAIT counts for everything that its connection has written, so one is enough, and
 // go-redis repeats them together or not at all.
 //
 // go-redis does not repeat several messages: it would go on when the callers have long given their claims up.
-func sendOver(client pool, ack ReplicaAck) sender {
-	return func(ctx context.Context, messages []*message) {
-		if m := messages[0]; len(messages) == 1 && ack.Replicas == 0 && !m.asking {
-			_ = client.Process(ctx, m.sent(m.once))
-			return
-		}
-		_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
-			for _, m := range messages {
-				if m.asking {
-					p.Do(ctx, "asking")
-				}
-				_ = p.Process(ctx, m.sent(m.once || len(messages) > 1))
-			}
-			if ack.Replicas == 0 {
-				return nil
-			}
-			wait := redis.NewIntCmd(ctx, "wait", ack.Replicas, milliseconds(ack.Timeout))
-			for _, m := range messages {
-				m.wait = wait
-			}
-			return p.Process(ctx, wait)
-		})
+func sendOver(ctx context.Context, client pool, ack ReplicaAck, messages []*message) {
+	if m := messages[0]; len(messages) == 1 && ack.Replicas == 0 && !m.asking {
+		_ = client.Process(ctx, m.sent(m.once))
+		return
 	}
+	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
+		for _, m := range messages {
+			if m.asking {
+				p.Do(ctx, "asking")
+			}
+			_ = p.Process(ctx, m.sent(m.once || len(messages) > 1))
+		}
+		if ack.Replicas == 0 {
+			return nil
+		}
+		wait := redis.NewIntCmd(ctx, "wait", ack.Replicas, milliseconds(ack.Timeout))
+		for _, m := range messages {
+			m.wait = wait
+		}
+		return p.Process(ctx, wait)
+	})
 }
 
 // sent is the message's command as go-redis gets it.

@@ -25,24 +25,23 @@ func (c lingering) Deadline() (time.Time, bool) { return c.deadline, true }
 // waited for.
 func TestBatcher_SendsNothingAfterTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b batcher
 		var sent atomic.Int32
 		hang := make(chan struct{})
-		send := func(_ context.Context, messages []*message) {
+		b := batcher{carry: func(_ context.Context, _ queueID, messages []*message) {
 			sent.Add(int32(len(messages)))
 			<-hang
-		}
+		}}
 		message := func() *message { return &message{Cmd: redis.NewCmd(t.Context(), "ping")} }
 		patient := lingering{t.Context(), time.Now().Add(time.Hour)}
 		for range maxSending + maxOverdue {
-			go func() { _ = b.do(patient, queueID{}, message(), send) }()
+			go func() { _ = b.do(patient, queueID{}, message()) }()
 			time.Sleep(2 * overdue) // or several would go together
 		}
 		synctest.Wait()
 		require.EqualValues(t, maxSending+maxOverdue, sent.Load())
 
 		begun := time.Now()
-		err := b.do(lingering{t.Context(), begun.Add(10 * time.Second)}, queueID{}, message(), send)
+		err := b.do(lingering{t.Context(), begun.Add(10 * time.Second)}, queueID{}, message())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "too many requests to this server were under way")
 		require.True(t, loki.IsUnavailable(err))
@@ -50,18 +49,17 @@ func TestBatcher_SendsNothingAfterTheDeadline(t *testing.T) {
 		close(hang)
 		synctest.Wait()
 		require.EqualValues(t, maxSending+maxOverdue, sent.Load(), "it was sent when there was room again")
-		require.Empty(t, b.queues)
+		require.True(t, b.queues[queueID{}].idle())
 	})
 }
 
 func TestBatcher_WaitsBeyondTheDeadlineForWhatWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b batcher
-		slow := func(context.Context, []*message) { time.Sleep(3 * time.Second) }
+		b := batcher{carry: func(context.Context, queueID, []*message) { time.Sleep(3 * time.Second) }}
 		done := make(chan error, 2*maxSending)
 		for range 2 * maxSending { // the second half waits, and is sent together
 			go func() {
-				done <- b.do(lingering{t.Context(), time.Now().Add(time.Second)}, queueID{}, &message{Cmd: redis.NewCmd(t.Context(), "ping")}, slow)
+				done <- b.do(lingering{t.Context(), time.Now().Add(time.Second)}, queueID{}, &message{Cmd: redis.NewCmd(t.Context(), "ping")})
 			}()
 		}
 		synctest.Wait()
@@ -70,4 +68,18 @@ func TestBatcher_WaitsBeyondTheDeadlineForWhatWasSent(t *testing.T) {
 			require.NoError(t, <-done)
 		}
 	})
+}
+
+// A queue is kept for the next call; nodes that have gone are not.
+func TestBatcher_KeepsFewIdleQueues(t *testing.T) {
+	b := batcher{carry: func(context.Context, queueID, []*message) {}}
+	send := func(node *redis.Client) *queue {
+		require.NoError(t, b.do(t.Context(), queueID{node: node}, &message{Cmd: redis.NewCmd(t.Context(), "ping")}))
+		return b.queues[queueID{node: node}]
+	}
+	require.Same(t, send(nil), send(nil))
+	for range 10 * maxIdle {
+		send(new(redis.Client))
+		require.LessOrEqual(t, len(b.queues), maxIdle)
+	}
 }

@@ -18,7 +18,7 @@ const checkTimeout = 10 * time.Second
 var (
 	//go:embed lua/check.lua
 	checkLua    string
-	checkScript = newScript(checkLua)
+	checkScript = newScript(claimLua, checkLua)
 )
 
 // Check looks at every server of the stores: whether it can be written to and is not too old, whether it evicts keys,

@@ -30,99 +30,111 @@ type how struct {
 	confirm  bool // replicas have to acknowledge it
 }
 
-// evaluator is the [Client] by which one request for one key is sent. It is for one goroutine.
-type evaluator struct {
+// request is one script for one claim, and how it is sent. It is for one goroutine, and one allocation but for what go-redis
+// and the keys need.
+type request struct {
 	how
-	store *Store
+	store        *Store
+	claim        loki.Claim
+	expiry, life int64 // of the claim and of its companion, in ms
+	words        []any // the command: EVALSHA or EVAL, the script, how many keys, the keys, and the arguments that follow
+	keys         int   // how many keys in Redis it has
 
-	wait   *redis.IntCmd // the reply to WAIT, if one was sent
-	unsure bool          // the request may have been sent, and carried out, before
+	unsure  bool // the request may have been sent, and carried out, before
+	message message
+	room    [maxWords]any
 }
 
-// run sends a script, unless ctx has ended: not every client looks before it sends.
-func (e *evaluator) run(ctx context.Context, sc script, key string, args ...any) *redis.Cmd {
+// maxWords is how many words the longest command has: that of grant.lua.
+const maxWords = 12
+
+// request returns a request whose arguments are to be appended to its words. Those that are the claim's are pointers into
+// the request, which go-redis takes for what they point at: they cost nothing, and a hook that writes commands down, as for
+// tracing, shows the keys and no owner token.
+func (s *Store) request(op operation, c loki.Claim) *request {
+	r := &request{how: how{op: op, repeated: c.Repeated, bounded: c.Bounded}, store: s, claim: c, keys: 1}
+	r.expiry = milliseconds(max(c.Expiry, 0))
+	r.life = r.expiry + milliseconds(s.fenceTTL)
+	lock, companion := s.naming.both(c.Key)
+	r.words = append(r.room[:0], nil, nil, 1, lock)
+	if companion != "" {
+		r.keys = 2
+		r.words[2] = 2
+		r.words = append(r.words, companion)
+	}
+	return r
+}
+
+// run sends the request, unless ctx has ended: not every client looks before it sends. The digest goes, and the text only if
+// the server does not know it: a server forgets its scripts when it restarts, on SCRIPT FLUSH, and a promoted replica may
+// never have had them.
+func (r *request) run(ctx context.Context, sc script) *redis.Cmd {
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}
-	if e.repeated {
+	if r.repeated {
 		var cancel context.CancelFunc
-		ctx, cancel = e.store.unlessPlain(ctx)
+		ctx, cancel = r.store.unlessPlain(ctx)
 		defer cancel()
 	}
-	cmd := sc.run(ctx, e, e.store.naming.keys(key), args...)
+	r.words[0], r.words[1] = "evalsha", sc.digest
+	cmd := r.do(ctx)
+	if err := cmd.Err(); err == nil {
+		return cmd
+	} else if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		r.words[0], r.words[1] = "eval", sc.text
+		cmd = r.do(ctx)
+	}
 	if err := cmd.Err(); err != nil {
 		if context.Cause(ctx) == errNoTLS { //nolint:errorlint // the very one
-			return failed(ctx, errors.New(noTLS(e.store.server())))
+			return failed(ctx, errors.New(noTLS(r.store.server())))
 		}
-		e.store.lookAgain(ctx, err)
-		cmd = failed(ctx, e.store.starved(ctx, key, err))
+		r.store.lookAgain(ctx, err)
+		cmd = failed(ctx, r.store.starved(ctx, r.claim.Key, err))
 	}
 	return cmd
 }
 
-// EvalSha implements [Client].
-func (e *evaluator) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	return e.do(ctx, "evalsha", sha, keys, args)
-}
-
-// Eval implements [Client].
-func (e *evaluator) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
-	return e.do(ctx, "eval", text, keys, args)
-}
-
-// do sends a command, over the caller's client or, if it is repeated, a new connection. If the client's connections turn
+// do sends the command, over the caller's client or, if it is repeated, a new connection. If the client's connections turn
 // out to be broken it does both, one after the other: go-redis itself tries some others of its pool, which are usually
 // broken as well.
-func (e *evaluator) do(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
-	node, over, err := e.store.nodeOf(ctx, keys[0], e.confirm)
+func (r *request) do(ctx context.Context) *redis.Cmd {
+	node, known, err := r.store.nodeOf(ctx, r.lock(), r.confirm)
 	switch {
-	case err != nil && e.confirm:
+	case err != nil && r.confirm:
 		return failed(ctx, err)
-	case over == nil:
-		e.unsure = true
-		return e.store.evaluate(ctx, name, script, keys, args)
-	case e.bounded && e.store.bounded != nil:
-		over = e.store.bounded()
+	case !known:
+		r.unsure = true
+		return r.evaluate(ctx)
 	}
-	words := []any{name, script, len(keys)}
-	for _, key := range keys {
-		words = append(words, key)
-	}
-	words = append(words, args...)
-	if node == nil || !e.repeated {
-		e.unsure = e.unsure || e.repeated
-		cmd := e.send(ctx, node, over, words)
-		if node == nil || ctx.Err() != nil || !broken(cmd.Err()) {
+	if node == nil || !r.repeated {
+		r.unsure = r.unsure || r.repeated
+		cmd := r.send(ctx, node, false)
+		if err := cmd.Err(); err == nil || node == nil || ctx.Err() != nil || !broken(err) {
 			return cmd
 		}
 	} else if err := closed(ctx, node); err != nil {
 		return failed(ctx, err)
 	}
-	e.unsure = true
-	return e.send(ctx, node, nil, words)
+	r.unsure = true
+	return r.send(ctx, node, true)
 }
 
-// send sends a command over a client, or over a new connection to the node if that is nil, and follows redirections where
-// no client does.
-func (e *evaluator) send(ctx context.Context, node *redis.Client, over pool, words []any) *redis.Cmd {
-	fresh := over == nil
-	var ack ReplicaAck
-	if e.confirm {
-		ack = e.store.ack
-	}
+// lock is the lock's key in Redis.
+func (r *request) lock() string { return r.words[3].(string) }
+
+// send sends the command over the client, or over a new connection to the node, and follows redirections where no client
+// does.
+func (r *request) send(ctx context.Context, node *redis.Client, fresh bool) *redis.Cmd {
 	asking := false
 	for redirections := maxRedirections; ; redirections-- {
-		send := sendFresh(node, ack)
-		if !fresh {
-			send = sendOver(over, ack)
-		}
-		m := &message{Cmd: redis.NewCmd(ctx, words...), once: e.once, asking: asking}
-		if err := e.store.batches.do(ctx, queueID{node, e.op, fresh, e.bounded, e.confirm}, m, send); err != nil {
+		m := &r.message // nobody has it any more, if it was sent before
+		*m = message{Cmd: redis.NewCmd(ctx, r.words...), once: r.once, asking: asking}
+		if err := r.store.batches.do(ctx, queueID{node, r.op, fresh, r.bounded, r.confirm}, m); err != nil {
 			return failed(ctx, err)
 		}
-		e.wait = m.wait
-		c, ok := e.store.client.(cluster)
-		if !ok || !fresh && !e.confirm || redirections == 0 {
+		c, ok := r.store.client.(cluster)
+		if !ok || !fresh && !r.confirm || redirections == 0 {
 			return m.Cmd
 		}
 		var address string
@@ -137,9 +149,24 @@ func (e *evaluator) send(ctx context.Context, node *redis.Client, over pool, wor
 			return m.Cmd
 		}
 		node = to
-		if !fresh {
-			over = to
-		}
+	}
+}
+
+// carry sends messages of a queue.
+func (s *Store) carry(ctx context.Context, id queueID, messages []*message) {
+	var ack ReplicaAck
+	if id.confirm {
+		ack = s.ack
+	}
+	switch {
+	case id.fresh:
+		sendFresh(ctx, id.node, ack, messages)
+	case id.bounded && s.bounded != nil:
+		sendOver(ctx, s.bounded(), ack, messages)
+	case id.confirm && id.node != nil: // WAIT has to reach this very server
+		sendOver(ctx, id.node, ack, messages)
+	default: // go-redis follows redirections
+		sendOver(ctx, s.client.(pool), ack, messages)
 	}
 }
 
@@ -177,54 +204,59 @@ func boundedClient(client Client, ack ReplicaAck) func() *redis.Client {
 // maxRedirections is how many MOVED and ASK replies are followed for one request, as go-redis does by default.
 const maxRedirections = 3
 
-// evaluate sends a command over a client of which nothing is known but that it can evaluate: a wrapper, or a mock.
-func (s *Store) evaluate(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
-	if _, ok := s.client.(pooled); ok { // its error is to come before the caller, whose patience ends with ctx, has gone
+// evaluate sends the command over a client of which nothing is known but that it can evaluate: a wrapper, or a mock.
+func (r *request) evaluate(ctx context.Context) *redis.Cmd {
+	client := r.store.client
+	if _, ok := client.(pooled); ok { // its error is to come before the caller, whose patience ends with ctx, has gone
 		if deadline, ends := ctx.Deadline(); ends {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, 50*time.Millisecond)))
 			defer cancel()
 		}
 	}
-	if name == "eval" {
-		return s.client.Eval(ctx, script, keys, args...)
+	script := r.words[1].(string)
+	var keys []string
+	for _, key := range r.words[3 : 3+r.keys] {
+		keys = append(keys, key.(string))
 	}
-	return s.client.EvalSha(ctx, script, keys, args...)
+	var args []any
+	for _, arg := range r.words[3+r.keys:] {
+		switch p := arg.(type) { // a client that is not go-redis's may not know pointers
+		case *string:
+			arg = *p
+		case *int64:
+			arg = *p
+		}
+		args = append(args, arg)
+	}
+	if r.words[0] == "eval" {
+		return client.Eval(ctx, script, keys, args...)
+	}
+	return client.EvalSha(ctx, script, keys, args...)
 }
 
-// nodeOf returns the client of the server that has the key, if a new connection to that can be made, and the client to
-// send over. That is the server's own if it has to be this very server, as for WAIT; else go-redis follows redirections.
-// Both are nil for a client of which nothing is known, and with an error.
-func (s *Store) nodeOf(ctx context.Context, key string, itself bool) (node *redis.Client, over pool, err error) {
+// nodeOf returns the client of the server that has the key, if a new connection to that can be made. With itself it is asked
+// for the sake of a command that has to reach this very server. Known is false for a client of which nothing is known, and
+// with an error.
+func (s *Store) nodeOf(ctx context.Context, key string, itself bool) (node *redis.Client, known bool, err error) {
 	switch c := s.client.(type) {
 	case *redis.Client:
-		return c, c, nil
+		return c, true, nil
 	case *redis.Ring:
 		node, err = c.GetShardClientForKey(key)
-		over = c
 	case *redis.ClusterClient:
 		node, err = c.MasterForKey(ctx, key)
-		over = c
 	case cluster:
 		if !itself {
-			return nil, nil, nil
+			return nil, false, nil
 		}
 		node, err = c.MasterForKey(ctx, key)
 	case server:
-		if !itself {
-			return nil, nil, nil
-		}
-		return nil, c, nil
+		return nil, itself, nil
 	default:
-		return nil, nil, nil
+		return nil, false, nil
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if itself {
-		over = node
-	}
-	return node, over, nil
+	return node, err == nil, err
 }
 
 // pooled is a client that tells of its pool.

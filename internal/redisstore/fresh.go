@@ -37,15 +37,13 @@ func broken(err error) bool {
 	return errors.As(err, &op) && (op.Op == "read" || op.Op == "write")
 }
 
-// sendFresh returns a sender that makes a connection to the node's server and closes it afterwards. Whatever has broken
-// one connection of the node's pool has usually broken them all, also those that a pool of ours would keep. The batcher
-// bounds how many there are at once.
-func sendFresh(node *redis.Client, ack ReplicaAck) sender {
-	return func(ctx context.Context, messages []*message) {
-		client := redis.NewClient(freshOptions(*node.Options()))
-		defer func() { _ = client.Close() }()
-		sendOver(client, ack)(ctx, messages)
-	}
+// sendFresh sends over a connection that it makes to the node's server and closes afterwards. Whatever has broken one
+// connection of the node's pool has usually broken them all, also those that a pool of ours would keep. The batcher bounds
+// how many there are at once.
+func sendFresh(ctx context.Context, node *redis.Client, ack ReplicaAck, messages []*message) {
+	client := redis.NewClient(freshOptions(*node.Options()))
+	defer func() { _ = client.Close() }()
+	sendOver(ctx, client, ack, messages)
 }
 
 // freshOptions are the options of a client that lives for one request: the caller's, without what would cost a round

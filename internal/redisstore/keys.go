@@ -34,18 +34,38 @@ var (
 // keys returns the lock's key and, unless LokiNet's keys are in use, its companion. Both have one hash tag, so that
 // Redis Cluster keeps them in one slot.
 func (n naming) keys(key string) []string {
-	if n.lokiNet {
-		return []string{n.lokiNetKey(key)}
+	lock, companion := n.both(key)
+	if companion == "" {
+		return []string{lock}
 	}
-	lock := n.ownKey(key)
-	return []string{lock, lock + fenceSuffix}
+	return []string{lock, companion}
 }
 
-func (n naming) ownKey(key string) string { return n.prefix + "{" + inTag.Replace(key) + "}" }
+// both is keys, with an empty companion where there is none.
+func (n naming) both(key string) (lock, companion string) {
+	if n.lokiNet {
+		return n.lokiNetKey(key), ""
+	}
+	companion = n.prefix + "{" + tag(key) + "}" + fenceSuffix
+	return companion[:len(companion)-len(fenceSuffix)], companion
+}
+
+func (n naming) ownKey(key string) string { return n.prefix + "{" + tag(key) + "}" }
+
+// tag is a key as it can be in a hash tag.
+func tag(key string) string {
+	if !strings.ContainsAny(key, "%{}") {
+		return key
+	}
+	return inTag.Replace(key)
+}
 
 // channel is where the scripts publish that the lock may be free: the lock's key and a suffix, so that a message stays
 // in its shard.
-func (n naming) channel(key string) string { return n.keys(key)[0] + channelSuffix }
+func (n naming) channel(key string) string {
+	lock, _ := n.both(key)
+	return lock + channelSuffix
+}
 
 // lokiNetKey is the service key as its owner wrote it, since that is what LokiNet locks. A lock that LokiNet cannot
 // have, one with a resource, gets a key of our own. So does a service key that looks like one of those.

@@ -57,16 +57,18 @@ type Store struct {
 
 // New returns a Store that uses client, which must not be nil. The client stays the caller's: it is never closed or
 // reconfigured.
-func New(client Client, s Settings) *Store {
-	return &Store{
+func New(client Client, settings Settings) *Store {
+	s := &Store{
 		client:    client,
-		bounded:   boundedClient(client, s.Ack),
-		naming:    naming{prefix: s.Prefix, lokiNet: s.LokiNetKeys},
-		fenceTTL:  s.FenceTTL,
-		ack:       s.Ack,
+		bounded:   boundedClient(client, settings.Ack),
+		naming:    naming{prefix: settings.Prefix, lokiNet: settings.LokiNetKeys},
+		fenceTTL:  settings.FenceTTL,
+		ack:       settings.Ack,
 		listeners: newListeners(client),
 		waking:    wakingCommand(client),
 	}
+	s.batches.carry = s.carry
+	return s
 }
 
 // IsNil finds the nil pointer inside a non-nil interface too, which would only show as a nil dereference.
@@ -83,17 +85,20 @@ func (s *Store) Grant(ctx context.Context, c loki.Claim) (grant loki.Grant, owne
 	if err := CheckLasting(c); err != nil {
 		return loki.Grant{}, "", err
 	}
-	cmd, unconfirmed := s.confirmed(ctx, how{op: acquiring, repeated: c.Repeated, bounded: c.Bounded}, grantScript, c.Key,
-		c.Token, milliseconds(c.Expiry), c.Holder, c.Fence, c.Supersedes, milliseconds(s.fenceTTL), s.waking)
-	reply, err := cmd.StringSlice()
-	if err != nil {
+	r := s.request(acquiring, c)
+	r.words = append(r.words, &r.claim.Token, &r.expiry, &r.claim.Holder, &r.claim.Fence, &r.claim.Supersedes, &r.life, &s.waking)
+	cmd, unconfirmed := r.confirmed(ctx, grantScript)
+	if err := cmd.Err(); err != nil {
 		return loki.Grant{}, "", s.classify(ctx, c.Key, err)
 	}
-	grant, owner, err = parseGrant(reply)
-	if err == nil && grant.Held && unconfirmed != nil { // not released: another request of the same claim may be confirmed, or has been
+	grant, owner, err = s.naming.parseGrant(cmd.Val())
+	if err != nil {
+		return loki.Grant{}, "", s.misread(ctx, c.Key, err)
+	}
+	if grant.Held && unconfirmed != nil { // not released: another request of the same claim may be confirmed, or has been
 		return loki.Grant{}, "", unconfirmed
 	}
-	return grant, owner, err
+	return grant, owner, nil
 }
 
 // Extend is that of [loki.Extender].
@@ -101,13 +106,14 @@ func (s *Store) Extend(ctx context.Context, c loki.Claim) (held bool, err error)
 	if err := CheckLasting(c); err != nil {
 		return false, err
 	}
-	cmd, unconfirmed := s.confirmed(ctx, how{op: renewing, repeated: c.Repeated, bounded: c.Bounded}, extendScript, c.Key, c.Token, milliseconds(c.Expiry), milliseconds(s.fenceTTL), s.waking)
-	reply, err := cmd.Text()
-	if err != nil {
+	r := s.request(renewing, c)
+	r.words = append(r.words, &r.claim.Token, &r.expiry, &r.life, &s.waking)
+	cmd, unconfirmed := r.confirmed(ctx, extendScript)
+	if err := cmd.Err(); err != nil {
 		return false, s.classify(ctx, c.Key, err)
 	}
-	if reply != "1" {
-		return false, nil
+	if held, err = parseYes(cmd.Val()); err != nil || !held {
+		return false, err
 	}
 	return unconfirmed == nil, unconfirmed
 }
@@ -118,41 +124,59 @@ const AnyFence = 0
 // Release is that of [loki.Releaser], of one grant of the claim by its fence, or of [AnyFence]. With once it reports
 // whether the claim held, and true where it cannot be sure that the request was sent once. A mirrored claim's token is
 // remembered for c.Expiry.
+//
+// The companion of another one keeps the time that it got with the claim, which is at most c.Expiry too long, unless that is
+// longer than a fence is remembered.
 func (s *Store) Release(ctx context.Context, c loki.Claim, fence int64, once bool) (held bool, err error) {
 	if err := CheckClaim(c); err != nil {
 		return false, err
 	}
-	keep := int64(0)
-	if c.Mirrored {
-		keep = milliseconds(max(c.Expiry, 0))
-	}
-	waking := s.waking
+	r := s.request(releasing, c)
+	r.once = once
+	waking := &s.waking
 	if c.Quiet {
-		waking = ""
+		waking = new(string)
 	}
-	args := []any{c.Token, keep, milliseconds(s.fenceTTL), waking}
+	switch {
+	case c.Mirrored:
+		r.words = append(r.words, &r.claim.Token, &r.expiry, milliseconds(s.fenceTTL), waking)
+	case c.Expiry > s.fenceTTL:
+		r.words = append(r.words, &r.claim.Token, 0, milliseconds(s.fenceTTL), waking)
+	default:
+		r.words = append(r.words, &r.claim.Token, 0, "", waking)
+	}
 	if fence != AnyFence {
-		args = append(args, fence)
+		r.words = append(r.words, fence)
 	}
-	e := &evaluator{how: how{op: releasing, repeated: c.Repeated, bounded: c.Bounded, once: once}, store: s}
-	reply, err := e.run(ctx, releaseScript, c.Key, args...).Text()
-	if err != nil {
+	cmd := r.run(ctx, releaseScript)
+	if err := cmd.Err(); err != nil {
 		return false, s.classify(ctx, c.Key, err)
 	}
-	return reply == "1" || e.unsure, nil
+	if held, err = parseYes(cmd.Val()); err != nil {
+		return false, err
+	}
+	return held || r.unsure, nil
 }
 
 // Fence returns the fence with which the server has the claim, and whether it does. With LokiNet's keys it is zero.
 func (s *Store) Fence(ctx context.Context, c loki.Claim) (fence int64, held bool, err error) {
-	reply, err := s.run(ctx, how{op: releasing, repeated: c.Repeated}, fenceScript, c.Key, c.Token).Text()
-	if err != nil {
+	r := s.request(releasing, c)
+	r.words = append(r.words, &r.claim.Token)
+	cmd := r.run(ctx, fenceScript)
+	if err := cmd.Err(); err != nil {
 		return 0, false, s.classify(ctx, c.Key, err)
 	}
-	fence, err = parseNumber(reply)
-	if err != nil {
-		return 0, false, malformed([]string{reply})
+	switch reply := cmd.Val().(type) {
+	case int64:
+		if reply >= 0 {
+			return reply, true, nil
+		}
+	case string:
+		if reply == "" {
+			return 0, false, nil
+		}
 	}
-	return fence, reply != "", nil
+	return 0, false, malformed(cmd.Val())
 }
 
 // Inspect is that of [loki.Inspector], and returns the owner token as well. A replica may answer.
@@ -160,24 +184,23 @@ func (s *Store) Inspect(ctx context.Context, key string, repeated bool) (holder 
 	if err := CheckKey(key); err != nil {
 		return loki.Holder{}, "", false, err
 	}
-	reply, err := s.run(ctx, how{op: acquiring, repeated: repeated}, inspectScript, key).StringSlice()
-	if err != nil {
+	cmd := s.request(acquiring, loki.Claim{Key: key, Repeated: repeated}).run(ctx, inspectScript)
+	if err := cmd.Err(); err != nil {
 		return loki.Holder{}, "", false, s.classify(ctx, key, err)
 	}
-	if len(reply) == 0 {
-		return loki.Holder{}, "", false, nil
-	}
-	holder, owner, err = parseHolder(reply)
+	holder, owner, held, err = s.naming.parseInspected(cmd.Val())
 	if err != nil {
-		return loki.Holder{}, "", false, malformed(reply)
+		return loki.Holder{}, "", false, s.misread(ctx, key, err)
 	}
-	return holder, owner, true, nil
+	return holder, owner, held, nil
 }
 
-// run sends a script of which nothing but the reply is of interest.
-func (s *Store) run(ctx context.Context, op how, sc script, key string, args ...any) *redis.Cmd {
-	e := &evaluator{how: op, store: s}
-	return e.run(ctx, sc, key, args...)
+// misread is classify for a reply that is no error and from which none was read.
+func (s *Store) misread(ctx context.Context, key string, err error) error {
+	if err == errForeign { //nolint:errorlint // the very one
+		return s.classify(ctx, key, err)
+	}
+	return err
 }
 
 // lookAgain has a cluster's client ask who has which slot if a command got no reply: the master may have been replaced.

@@ -1,4 +1,4 @@
--- What the scripts share; it goes before each of them.
+-- What the scripts share; it goes before each of them, and behind what a script decides without it.
 --
 -- KEYS[1]  the lock: "<token> <fence> <since, ms> <holder>". It exists while the claim holds, and never without expiry.
 -- KEYS[2]  its companion: "<last fence>", or "<last fence> <until, ms> <token>" while a released token is remembered.
@@ -29,22 +29,21 @@ local function recorded()
   if not value then
     return nil
   end
-  local token, fence, since, holder = string.match(value, '^([^ ]+) (%d+) (%d+) (.*)$')
+  local token, fence, since = string.match(value, '^([^ ]+) (%d+) (%d+) ')
   if token then
-    return {token = token, fence = tonumber(fence), since = since, holder = holder}
+    return {value = value, token = token, fence = tonumber(fence), since = since}
   end
   if companion then
     return FOREIGN
   end
-  -- LokiNet's claim, or an application's own value, whose text is not repeated as a holder's name.
-  return {fence = 0, since = '', holder = "LokiNet, or a value that is not a lock's", value = value}
+  return {value = value, fence = 0} -- LokiNet's claim, or an application's own value
 end
 
 -- What the companion remembers: the last fence and, unless its time is over, the released token. FOREIGN as above.
 local function remembered(now)
   local value = companion and redis.call('GET', companion)
   if not value then
-    return {fence = 0}
+    return {value = '', fence = 0}
   end
   local fence, rest = string.match(value, '^(%d+)(.*)$')
   local expires, token = string.match(rest or '', '^ (%d+) ([^ ]+)$')
@@ -52,20 +51,9 @@ local function remembered(now)
     return FOREIGN
   end
   if token and tonumber(expires) > now then
-    return {fence = tonumber(fence), expires = tonumber(expires), token = token}
+    return {value = value, fence = tonumber(fence), expires = tonumber(expires), token = token}
   end
-  return {fence = tonumber(fence)}
-end
-
--- Who holds: name, since, until and what is left, in ms, '' where it is not known, and the token. A key lives until its
--- last ms is over, so there is one more left than Redis says, and never zero.
-local function described(held, now)
-  local left = redis.call('PTTL', lock)
-  local token = held.token or held.value
-  if left < 0 then
-    return held.holder, held.since, '', '', token
-  end
-  return held.holder, held.since, digits(now + left), digits(left + 1), token
+  return {value = value, fence = tonumber(fence)}
 end
 
 -- How long the companion has to live: ms, or longer if it remembers a token for longer.

@@ -9,4 +9,4 @@ local held = recorded()
 if held == FOREIGN then
   return FOREIGN
 end
-return held and held.token == ARGV[1] and digits(held.fence) or ''
+return held and held.token == ARGV[1] and held.fence or ''

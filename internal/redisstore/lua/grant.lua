@@ -2,15 +2,16 @@
 --
 -- ARGV    token, expiry in ms, holder, floor of the fence, token that may be replaced (or ''), the companion's time in ms,
 --         command that wakes
--- Result  '1', released token (or ''), fence                                     the claim holds
---         '0', released token (or ''), holder, since, until, left in ms, token   another token does
+-- Result  fence                                                                         the claim holds
+--         {fence, released token}                                                       the same, where one is remembered
+--         {the lock's value, the companion's (or ''), PTTL of the lock, clock in us}    another token holds
 --
 -- Atomic because who reads that the lock is free must be the one who takes it, and because the fence is read,
 -- increased and stored. The first write of a new claim is the SET of the lock: a server out of memory refuses a
 -- script's first write only, so that both keys are written or none. A claim that holds is renewed with PEXPIRE, which
 -- such a server still does.
 
-local token, expiry, holder, floor, supersedes, memory, waking = unpack(ARGV)
+local token, expiry, holder, floor, supersedes, life, waking = unpack(ARGV)
 
 local now, micros = clock()
 local held = recorded()
@@ -21,7 +22,7 @@ end
 
 local again = held and held.token == token
 if held and not again and held.token ~= supersedes then
-  return refuse({'0', past.token or '', described(held, now)})
+  return refuse({held.value, past.value, redis.call('PTTL', lock), micros})
 end
 
 local fence = 0
@@ -49,9 +50,9 @@ if companion then
   if past.token then
     value = value .. ' ' .. digits(past.expires) .. ' ' .. past.token
   end
-  redis.call('SET', companion, value, 'PX', lifetime(past, now, expiry + memory))
+  redis.call('SET', companion, value, 'PX', lifetime(past, now, life))
 end
 if sooner then
   wake(waking)
 end
-return {'1', past.token or '', digits(fence)}
+return past.token and {fence, past.token} or fence

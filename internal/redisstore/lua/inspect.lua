@@ -1,10 +1,9 @@
 -- Returns who holds the lock.
 --
--- Result  holder, since, until, left in ms, token; empty if nobody holds
+-- Result  the lock's value, its PTTL, clock in us; empty if nobody holds
 --
 -- Atomic so that the expiry belongs to the claim. It writes nothing, so that a replica answers as well.
 
-local now = clock()
 local held = recorded()
 if held == FOREIGN then
   return FOREIGN
@@ -12,4 +11,5 @@ end
 if not held then
   return {}
 end
-return {described(held, now)}
+local _, micros = clock()
+return {held.value, redis.call('PTTL', lock), micros}

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	_ "embed" // the script
 	"errors"
 	"fmt"
 	"slices"
@@ -14,12 +13,6 @@ import (
 
 // checkTimeout bounds a check: a service that starts gives it the context that it runs with, which may not end.
 const checkTimeout = 10 * time.Second
-
-var (
-	//go:embed lua/check.lua
-	checkLua    string
-	checkScript = newScript(claimLua, checkLua)
-)
 
 // Check looks at every server of the stores: whether it can be written to and is not too old, whether it evicts keys,
 // whether its user may run each command that the scripts call, and whether it has the replicas that are asked for. It

@@ -220,14 +220,14 @@ func (s checkedServer) checkCommands(ctx context.Context, f *findings) {
 			missing = append(missing, command)
 		}
 	}
-	failed, err := s.client.Eval(ctx, checkScript.text.(string), keys, s.store.waking).StringSlice()
+	failed, err := s.client.Eval(ctx, s.store.scripts.check.text.(string), keys).StringSlice()
 	if isNoPermission(err) {
 		refused("EVAL", err)
 	} else if err != nil {
 		s.fail(ctx, f, err)
 		return
 	}
-	if err := s.client.EvalSha(ctx, checkScript.digest.(string), keys, s.store.waking).Err(); isNoPermission(err) {
+	if err := s.client.EvalSha(ctx, s.store.scripts.check.digest.(string), keys).Err(); isNoPermission(err) {
 		refused("EVALSHA", err)
 	} else if err != nil && !redis.HasErrorPrefix(err, "NOSCRIPT") { // as after an EVAL that was refused
 		s.fail(ctx, f, err)

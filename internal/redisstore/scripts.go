@@ -28,13 +28,27 @@ var (
 	inspectLua string
 	//go:embed lua/fence.lua
 	fenceLua string
-
-	grantScript   = newScript(grantFirstLua, claimLua, grantLua)
-	releaseScript = newScript(releaseFirstLua, claimLua, releaseLua)
-	extendScript  = newScript(extendFirstLua, claimLua, extendLua)
-	inspectScript = newScript(claimLua, inspectLua)
-	fenceScript   = newScript(claimLua, fenceLua)
+	//go:embed lua/check.lua
+	checkLua string
 )
+
+// scripts are those that wake with one command.
+type scripts struct{ grant, release, extend, inspect, fence, check script }
+
+// PUBLISH is for one server, and SPUBLISH for a cluster.
+var publishing, publishingInShard = newScripts("PUBLISH"), newScripts("SPUBLISH")
+
+func newScripts(waking string) *scripts {
+	waking = "local waking = '" + waking + "'" // no argument: each costs the server time
+	return &scripts{
+		grant:   newScript(waking, grantFirstLua, claimLua, grantLua),
+		release: newScript(waking, releaseFirstLua, claimLua, releaseLua),
+		extend:  newScript(waking, extendFirstLua, claimLua, extendLua),
+		inspect: newScript(waking, claimLua, inspectLua),
+		fence:   newScript(waking, claimLua, fenceLua),
+		check:   newScript(waking, claimLua, checkLua),
+	}
+}
 
 // script is a script's text and the digest by which a server that has it knows it. [redis.Script] would do as well, but
 // asks a client for six methods. Both are strings in the form in which a command wants them.

@@ -47,6 +47,7 @@ type Store struct {
 	batches   batcher
 	listeners *listeners // nil if the client cannot subscribe
 	waking    string     // the command by which the scripts wake listeners
+	scripts   *scripts
 
 	master struct { // whose replica the server is
 		sync.Mutex
@@ -67,6 +68,9 @@ func New(client Client, settings Settings) *Store {
 		listeners: newListeners(client),
 		waking:    wakingCommand(client),
 	}
+	if s.scripts = publishing; s.waking == "SPUBLISH" {
+		s.scripts = publishingInShard
+	}
 	s.batches.carry = s.carry
 	return s
 }
@@ -86,8 +90,11 @@ func (s *Store) Grant(ctx context.Context, c loki.Claim) (grant loki.Grant, owne
 		return loki.Grant{}, "", err
 	}
 	r := s.request(acquiring, c)
-	r.words = append(r.words, &r.claim.Token, &r.expiry, &r.claim.Holder, &r.claim.Fence, &r.claim.Supersedes, &r.life, &s.waking)
-	cmd, unconfirmed := r.confirmed(ctx, grantScript)
+	r.words = append(r.words, &r.claim.Token, &r.expiry, &r.claim.Holder, &r.life)
+	if c.Fence != 0 || c.Supersedes != "" {
+		r.words = append(r.words, &r.claim.Fence, &r.claim.Supersedes)
+	}
+	cmd, unconfirmed := r.confirmed(ctx, s.scripts.grant)
 	if err := cmd.Err(); err != nil {
 		return loki.Grant{}, "", s.classify(ctx, c.Key, err)
 	}
@@ -107,8 +114,8 @@ func (s *Store) Extend(ctx context.Context, c loki.Claim) (held bool, err error)
 		return false, err
 	}
 	r := s.request(renewing, c)
-	r.words = append(r.words, &r.claim.Token, &r.expiry, &r.life, &s.waking)
-	cmd, unconfirmed := r.confirmed(ctx, extendScript)
+	r.words = append(r.words, &r.claim.Token, &r.expiry, &r.life)
+	cmd, unconfirmed := r.confirmed(ctx, s.scripts.extend)
 	if err := cmd.Err(); err != nil {
 		return false, s.classify(ctx, c.Key, err)
 	}
@@ -133,22 +140,14 @@ func (s *Store) Release(ctx context.Context, c loki.Claim, fence int64, once boo
 	}
 	r := s.request(releasing, c)
 	r.once = once
-	waking := &s.waking
-	if c.Quiet {
-		waking = new(string)
+	r.words = append(r.words, &r.claim.Token)
+	if r.life = milliseconds(s.fenceTTL); c.Mirrored || c.Quiet || c.Expiry > s.fenceTTL || fence != AnyFence {
+		if !c.Mirrored {
+			r.expiry = 0
+		}
+		r.words = append(r.words, &r.expiry, &r.life, c.Quiet, fence)
 	}
-	switch {
-	case c.Mirrored:
-		r.words = append(r.words, &r.claim.Token, &r.expiry, milliseconds(s.fenceTTL), waking)
-	case c.Expiry > s.fenceTTL:
-		r.words = append(r.words, &r.claim.Token, 0, milliseconds(s.fenceTTL), waking)
-	default:
-		r.words = append(r.words, &r.claim.Token, 0, "", waking)
-	}
-	if fence != AnyFence {
-		r.words = append(r.words, fence)
-	}
-	cmd := r.run(ctx, releaseScript)
+	cmd := r.run(ctx, s.scripts.release)
 	if err := cmd.Err(); err != nil {
 		return false, s.classify(ctx, c.Key, err)
 	}
@@ -162,7 +161,7 @@ func (s *Store) Release(ctx context.Context, c loki.Claim, fence int64, once boo
 func (s *Store) Fence(ctx context.Context, c loki.Claim) (fence int64, held bool, err error) {
 	r := s.request(releasing, c)
 	r.words = append(r.words, &r.claim.Token)
-	cmd := r.run(ctx, fenceScript)
+	cmd := r.run(ctx, s.scripts.fence)
 	if err := cmd.Err(); err != nil {
 		return 0, false, s.classify(ctx, c.Key, err)
 	}
@@ -184,7 +183,7 @@ func (s *Store) Inspect(ctx context.Context, key string, repeated bool) (holder 
 	if err := CheckKey(key); err != nil {
 		return loki.Holder{}, "", false, err
 	}
-	cmd := s.request(acquiring, loki.Claim{Key: key, Repeated: repeated}).run(ctx, inspectScript)
+	cmd := s.request(acquiring, loki.Claim{Key: key, Repeated: repeated}).run(ctx, s.scripts.inspect)
 	if err := cmd.Err(); err != nil {
 		return loki.Holder{}, "", false, s.classify(ctx, key, err)
 	}

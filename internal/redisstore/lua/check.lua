@@ -1,6 +1,5 @@
 -- Tries each command that the other scripts call, on keys that are not there.
 --
--- ARGV    command that wakes
 -- Result  the name and the error of each command that failed, one after the other
 --
 -- Atomic because nobody may record a claim at the keys meanwhile. It changes nothing: SET is given XX, which has it write
@@ -25,5 +24,5 @@ for _, key in ipairs(KEYS) do
   try('PEXPIRE', key, '1')
   try('DEL', key)
 end
-try(ARGV[1], lock .. ':free', '')
+try(waking, lock .. ':free', '')
 return failed

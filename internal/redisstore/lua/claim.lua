@@ -61,15 +61,12 @@ local function lifetime(memory, now, ms)
   return digits(math.max(ms, (memory.expires or now) - now))
 end
 
--- Wakes those who wait, because the lock may be free, or will be earlier than they know. command is PUBLISH, SPUBLISH (a
--- cluster's, which servers before 7.0 lack), or empty to wake nobody. pcall: a release by a user who may not publish, or
--- on a server that cannot, is complete anyway, and waiters look again after a while by themselves.
-local function wake(command)
-  if command == '' then
-    return
-  end
-  local sent = redis.pcall(command, lock .. ':free', '')
-  if command == 'SPUBLISH' and type(sent) == 'table' and sent.err then
+-- Wakes those who wait, because the lock may be free, or will be earlier than they know. The command, waking, goes before
+-- the scripts: PUBLISH, or SPUBLISH (a cluster's, which servers before 7.0 lack). pcall: a release by a user who may not
+-- publish, or on a server that cannot, is complete anyway, and waiters look again after a while by themselves.
+local function wake()
+  local sent = redis.pcall(waking, lock .. ':free', '')
+  if waking == 'SPUBLISH' and type(sent) == 'table' and sent.err then
     redis.pcall('PUBLISH', lock .. ':free', '')
   end
 end

@@ -1,12 +1,12 @@
 -- Renews a claim if its token still holds. It never takes the lock anew.
 --
--- ARGV    token, expiry in ms, the companion's time in ms, command that wakes
+-- ARGV    token, expiry in ms, the companion's time in ms
 -- Result  1 renewed, 0 the token does not hold and nothing was changed
 --
 -- Atomic because an expiry must not be given to a claim that is somebody else's by then. It writes with PEXPIRE only,
 -- which a server out of memory still does.
 
-local token, expiry, life, waking = unpack(ARGV)
+local token, expiry, life = unpack(ARGV)
 
 local now = clock()
 local held = recorded()
@@ -24,6 +24,6 @@ if companion then
   redis.call('PEXPIRE', companion, lifetime(past, now, life))
 end
 if sooner then
-  wake(waking)
+  wake()
 end
 return 1

@@ -1,7 +1,7 @@
 -- Records a claim unless another token holds.
 --
--- ARGV    token, expiry in ms, holder, floor of the fence, token that may be replaced (or ''), the companion's time in ms,
---         command that wakes
+-- ARGV    token, expiry in ms, holder, the companion's time in ms, and where they are needed the floor of the fence and the
+--         token that may be replaced (or '')
 -- Result  fence                                                                         the claim holds
 --         {fence, released token}                                                       the same, where one is remembered
 --         {the lock's value, the companion's (or ''), PTTL of the lock, clock in us}    another token holds
@@ -11,7 +11,8 @@
 -- script's first write only, so that both keys are written or none. A claim that holds is renewed with PEXPIRE, which
 -- such a server still does.
 
-local token, expiry, holder, floor, supersedes, life, waking = unpack(ARGV)
+local token, expiry, holder, life, floor, supersedes = unpack(ARGV)
+floor, supersedes = floor or '0', supersedes or ''
 
 local now, micros = clock()
 local held = recorded()
@@ -53,6 +54,6 @@ if companion then
   redis.call('SET', companion, value, 'PX', lifetime(past, now, life))
 end
 if sooner then
-  wake(waking)
+  wake()
 end
 return past.token and {fence, past.token} or fence

@@ -6,19 +6,19 @@
 
 if KEYS[2] then
   local lock, companion = KEYS[1], KEYS[2]
-  local token, expiry, holder, floor, supersedes, life = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+  local token, expiry, holder, life, floor, supersedes = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
   local value, past, time = redis.call('GET', lock), redis.call('GET', companion), redis.call('TIME')
   local digits = time[1] .. string.sub('00000' .. time[2], -6) -- the clock in us
   local micros = tonumber(digits)
   if not value then
     if not past or string.find(past, '^%d+$') and tonumber(past) < micros then
-      if tonumber(floor) <= micros and micros < 2 ^ 53 then
+      if tonumber(floor or 0) <= micros then
         redis.call('SET', lock, token .. ' ' .. digits .. ' ' .. string.sub(digits, 1, -4) .. ' ' .. holder, 'PX', expiry)
         redis.call('SET', companion, digits, 'PX', life)
         return micros
       end
     end
-  elseif supersedes == '' and string.sub(value, 1, #token) ~= token then
+  elseif (supersedes or '') == '' and string.sub(value, 1, #token) ~= token then
     local left = redis.call('PTTL', lock)
     redis.call('GETEX', lock) -- see refuse in claim.lua
     return {value, past or '', left, micros}

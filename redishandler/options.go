@@ -42,9 +42,9 @@ func WithPrefix(prefix string) Option {
 }
 
 // WithFenceTTL has the last fence of a lock, and so its companion key, live for d after the claim's end instead of
-// [DefaultFenceTTL]. A release leaves it what the claim had left on top, if its expiry was at
-// most d. It must be positive; it is kept to the millisecond, rounded up. After it a fence starts from the
-// server's clock, which is larger still unless that clock was set back or another store's fence was ahead of it.
+// [DefaultFenceTTL]; what a released claim had left of its expiry comes on top, if that expiry was at most d. It must be
+// positive; it is kept to the millisecond, rounded up. After it a fence starts from the server's clock, which is larger
+// still unless that clock was set back or another store's fence was ahead of it.
 func WithFenceTTL(d time.Duration) Option {
 	return func(s *settings) {
 		if d <= 0 {

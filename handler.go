@@ -80,9 +80,17 @@ type Claim struct {
 	// and waiters would only chase that.
 	Quiet bool
 
-	// Failed says, when the claim is released, that what ran under it did not end well: the closure returned an error,
-	// panicked, or lost its lock. It is for stores that keep a history, and changes nothing else.
-	Failed bool
+	// Over, Failed and Unused are for stores that keep a history. No answer depends on them.
+	//
+	// Over says, with Lock and Extend, that what ran under the claim is over, and that the record is kept until it expires:
+	// for a minimum hold, or as a completion record. A release needs no word of that.
+	//
+	// Failed says, with Over or when the claim is released, that it did not end well: the closure returned an error,
+	// panicked, or lost its lock.
+	//
+	// Unused says, when the claim is released, that nothing ran under it: the acquisition was rolled back, or found the
+	// occurrence done.
+	Over, Failed, Unused bool
 
 	// Repeated says that an earlier request of this call has had no answer for a while and may still be on its way: the
 	// connection that carries it may be dead. A handler with a pool of connections sends this request over another one, and

@@ -31,6 +31,7 @@ type Lease struct {
 	minHold  time.Duration
 	replaces string // the token that the primary has seen released last, whose record in the secondary may be replaced
 	running  atomic.Bool
+	used     atomic.Bool   // its caller has it, or had it: code runs under it, or has run
 	released chan struct{} // closed when the first attempt of every release that the caller waits for has returned
 
 	// The mutex guards what follows. It is locked in this file alone, and never held while a handler, an observer or fn is
@@ -185,7 +186,7 @@ func (ls *Lease) valid() time.Time { return ls.record(ls.authority).validUntil }
 // should be gone. If not, zero means that the record is left to the acquisition and the renewals. It is called with mu held.
 func (ls *Lease) wants(s Store) (end time.Time, over bool) {
 	switch {
-	case ls.over && (ls.lost != nil || !ls.started && !ls.completion):
+	case ls.over && (ls.lost != nil || !ls.used.Load() && !ls.completion):
 		return time.Time{}, true
 	case ls.over:
 		return ls.hold, true
@@ -857,6 +858,7 @@ func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
 		return q, false
 	}
 	q.claim, q.limit = ls.claimFor(s, supersedes), s.timeout
+	q.claim.Over, q.claim.Unused = q.over && q.step == stepKeep, q.step == stepDrop && !ls.used.Load() && !ls.completion
 	q.first, q.disturbed = q.over && !r.attempted, r.disturbed
 	r.underWay = q.first
 	if s.name == Secondary { // a store that hangs must not keep the key's turn from the next request for longer

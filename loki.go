@@ -399,13 +399,15 @@ func (l *Locker) Close(ctx context.Context) error {
 	return nil
 }
 
-// admit puts a lease of Acquire on the list of those that Close has to end. It reports false because the Locker is closed.
+// admit hands a lease over to its caller, who uses it from now on; one of Acquire gets on the list of those that Close has to end.
+// It reports false because the Locker is closed.
 func (l *Locker) admit(ls *Lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return false
 	}
+	ls.used.Store(true)
 	if !ls.closure && !ls.ended() { // else it was lost already
 		l.leases[ls] = struct{}{}
 	}

@@ -71,6 +71,7 @@ func beginStory(t *testing.T, l *Locker) *story {
 	ls := l.newLease(t.Context(), request{key: "job", expiry: storyExpiry})
 	s := &story{t: t, ls: ls, store: l.secondary}
 	ls.authority, ls.started, ls.startedAt = Primary, true, time.Now()
+	ls.used.Store(true)
 	ls.primary.ends = time.Now().Add(storyExpiry)
 	return s
 }

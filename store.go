@@ -163,7 +163,7 @@ func (s *store) inspect(ctx context.Context, key string, limit time.Duration) an
 // releases and refuses grants.
 func (s *store) probe(ctx context.Context, key string) {
 	s.call(ctx, opProbe, Claim{Key: key}, time.Time{}, s.timeout, func(ctx context.Context, _ Claim) (Grant, error) {
-		c := Claim{Key: s.probeKey(key), Token: newToken(), Expiry: probeExpiry, Quiet: true}
+		c := Claim{Key: s.probeKey(key), Token: newToken(), Expiry: probeExpiry, Quiet: true, Unused: true}
 		held, err := s.handler.Lock(ctx, c)
 		if held {
 			err = s.handler.Release(ctx, c)

@@ -115,7 +115,7 @@ func TestHistoryIsMadeOnRequest(t *testing.T) {
 	s := &stub{table: fit, history: missing}
 	s.exec = func(statement string) error {
 		if strings.Contains(statement, "000003") {
-			s.history = fitHistory
+			s.table, s.history = slices.Concat(fit, kept), fitHistory
 		}
 		return nil
 	}
@@ -123,6 +123,10 @@ func TestHistoryIsMadeOnRequest(t *testing.T) {
 	require.Empty(t, s.ran, "nobody asked for one")
 	require.NoError(t, migrations.Apply(t.Context(), open(t, s), migrations.WithHistory()))
 	require.Len(t, s.ran, 3)
+	s.exec = nil
+	s.table = fit
+	require.ErrorContains(t, migrations.Apply(t.Context(), open(t, s), migrations.WithHistory()), "[dbo].[LokiLockings]: the column RunEndedAt is not there (migration 000003)")
+	s.table = slices.Concat(fit, kept)
 	s.history[0] = append(slices.Clone(s.history[0][:5]), int64(0))
 	require.ErrorContains(t, migrations.Apply(t.Context(), open(t, s), migrations.WithHistory()), "[dbo].[LokiLockingsHistory]: the column ServiceKey has no index")
 }

@@ -18,7 +18,8 @@
 //		CONSTRAINT [PK_LokiLockings] PRIMARY KEY CLUSTERED ([ServiceKey] ASC))
 //
 // 000003 makes a second table, for handlers that keep a history: [Apply] and [Script] have it with [WithHistory] only, and
-// handlers without a history never name it. golang-migrate makes it with the others, which does no harm.
+// handlers without a history never name it, nor the two columns
+// that it adds to the first, RunEndedAt and RunEnding. golang-migrate makes it with the others, which does no harm.
 //
 // LokiNet goes on working beside it: it inserts its two columns, and deletes by key. To LokiNet, too, keys that differ
 // in case are then different locks. A down migration refuses, with a sentence, while a row does not fit the older form.

@@ -32,6 +32,10 @@ var (
 		{"ExpiresAt", "datetime2", int64(8), "", int64(0), int64(0)},
 		{"Fence", "bigint", int64(8), "", int64(0), int64(0)},
 	}
+	kept = [][]driver.Value{ // what a history adds
+		{"RunEndedAt", "datetime2", int64(8), "", int64(0), int64(0)},
+		{"RunEnding", "varchar", int64(10), "Latin1_General_CI_AS", int64(0), int64(0)},
+	}
 	fitHistory = [][]driver.Value{
 		{"ServiceKey", "nvarchar", int64(800), "Latin1_General_BIN2", int64(0), int64(1)},
 		{"Token", "nvarchar", int64(256), "Latin1_General_BIN2", int64(0), int64(0)},
@@ -41,6 +45,8 @@ var (
 		{"Fence", "bigint", int64(8), "", int64(0), int64(0)},
 		{"EndedAt", "datetime2", int64(8), "", int64(0), int64(1)},
 		{"Ending", "varchar", int64(10), "Latin1_General_CI_AS", int64(0), int64(0)},
+		{"RunEndedAt", "datetime2", int64(8), "", int64(0), int64(0)},
+		{"RunEnding", "varchar", int64(10), "Latin1_General_CI_AS", int64(0), int64(0)},
 		{"Until", "datetime2", int64(8), "", int64(0), int64(0)},
 		{"Outcome", "varchar", int64(10), "Latin1_General_CI_AS", int64(0), int64(0)},
 	}
@@ -76,6 +82,9 @@ func (c stubConn) QueryContext(_ context.Context, statement string, _ []driver.N
 
 func (c stubConn) ExecContext(_ context.Context, statement string, _ []driver.NamedValue) (driver.Result, error) {
 	c.ran = append(c.ran, statement)
+	if c.exec == nil {
+		return driver.ResultNoRows, nil
+	}
 	return driver.ResultNoRows, c.exec(statement)
 }
 

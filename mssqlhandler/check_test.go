@@ -139,6 +139,7 @@ func TestServerCheck(t *testing.T) {
 	})
 	require.NoError(t, check())
 	require.ErrorContains(t, check(mssqlhandler.WithHistory(time.Hour)), "migrations.Apply with migrations.WithHistory")
+	require.ErrorContains(t, check(mssqlhandler.WithHistory(time.Hour)), "the column RunEndedAt is not there (migration 000003)")
 	own.exec(t, "ALTER TABLE $T DROP COLUMN Fence")
 	own.exec(t, "ALTER TABLE $T DROP COLUMN Holder")
 	err := check()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/mssqlhandler"
 	"github.com/lokilock/loki/sqlhandler"
 )
@@ -25,6 +26,16 @@ func (s *store) ended(t *testing.T, key string) (n int) {
 	t.Helper()
 	s.get(t, &n, "SELECT COUNT(*) FROM $H WHERE ServiceKey = @p1", s.Prefix+key)
 	return n
+}
+
+func TestServerHistory(t *testing.T) {
+	t.Parallel()
+	own := onAnEmptyTable(t) // other tests count what releases remove
+	sqltest.RunHistory(t, func(t *testing.T) (*sqltest.Store, sqltest.Handler) {
+		s := *own
+		s.use(own.db, mssqlhandler.WithHistory(time.Hour), mssqlhandler.WithTable(own.table))
+		return s.Store, mssqlhandler.New(own.db, mssqlhandler.WithTable(own.table))
+	})
 }
 
 // One row for each claim, whatever was asked of it, with what became of it.

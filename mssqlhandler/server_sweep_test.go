@@ -47,6 +47,10 @@ func TestServerSweepsExpiredRows(t *testing.T) {
 		insert(fmt.Sprintf("over%02d", i), "N'token'", long, 1)
 		insert(fmt.Sprintf("over%02d live", i), "N'token'", later, 1)
 	}
+	kept := s.Claim("over kept")
+	kept.Over, kept.Failed = true, true
+	s.MustGrant(t, kept)
+	s.exec(t, "UPDATE $T SET ExpiresAt = "+long+", CreationDate = DATEADD(minute, -5, CreationDate), RunEndedAt = DATEADD(minute, -4, RunEndedAt), Fence = 1 WHERE ServiceKey = @p1", kept.Key)
 	insert("a just now", "N'token'", justNow, 1)
 	insert("z ahead", "N'token'", long, time.Now().Add(time.Hour).UnixMicro())
 	s.lokinet(t, "z lokinet", 1000*time.Hour)
@@ -73,6 +77,9 @@ func TestServerSweepsExpiredRows(t *testing.T) {
 	require.Len(t, runs, 1)
 	require.Equal(t, sqlhandler.RunExpired, runs[0].Outcome)
 	require.Equal(t, "gone", runs[0].Holder)
+	runs = s.runs(t, "over kept")
+	require.Len(t, runs, 1)
+	require.Equal(t, sqlhandler.RunFailed, runs[0].Outcome, "it was kept after that")
 }
 
 // Somebody else's open transaction has one of the rows: releases of other keys neither wait for it nor fail, on a server

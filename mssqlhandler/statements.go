@@ -62,22 +62,26 @@ func newDialect(s settings, d driver.Driver) sqlhandler.Dialect {
 
 func (s settings) grantArgs(c sqlhandler.Call) []any {
 	seconds, milliseconds := expiry(c)
-	return []any{text(c.Key), text(c.Token), text(c.Holder), seconds, milliseconds, c.Fence, text(c.Supersedes), s.lokinetSeconds, text(remembered)}
+	args := []any{text(c.Key), text(c.Token), text(c.Holder), seconds, milliseconds, c.Fence, text(c.Supersedes), s.lokinetSeconds, text(remembered)}
+	if s.keepsHistory() {
+		args = append(args, text(string(c.Ending)))
+	}
+	return args
 }
 
 func (s settings) extendArgs(c sqlhandler.Call) []any {
 	seconds, milliseconds := expiry(c)
-	return []any{text(c.Key), text(c.Token), seconds, milliseconds, c.Fence}
+	args := []any{text(c.Key), text(c.Token), seconds, milliseconds, c.Fence}
+	if s.keepsHistory() {
+		args = append(args, text(string(c.Ending)))
+	}
+	return args
 }
 
 func (s settings) releaseArgs(c sqlhandler.Call) []any {
 	args := []any{text(c.Key), text(c.Token), text(remembered), text(c.SweepFrom)}
 	if s.keepsHistory() {
-		failed := int64(0)
-		if c.Failed {
-			failed = 1
-		}
-		args = append(args, failed, s.keepSeconds)
+		args = append(args, text(string(c.Ending)), s.keepSeconds)
 	}
 	return args
 }

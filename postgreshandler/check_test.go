@@ -56,6 +56,13 @@ func TestCheckSaysWhatToRun(t *testing.T) {
 	require.NoError(t, postgreshandler.Check(t.Context(), s.db, s.opts...), "it is not for this one")
 	s.exec(t, "ALTER TABLE $T DISABLE ROW LEVEL SECURITY")
 
+	s.exec(t, "ALTER TABLE $T DROP COLUMN ended_at, ALTER COLUMN outcome TYPE int USING NULL")
+	err = postgreshandler.Check(t.Context(), s.db, withHistory...)
+	require.ErrorContains(t, err, "the column ended_at is missing")
+	require.ErrorContains(t, err, "the column outcome is of type integer")
+	require.ErrorContains(t, err, "run migrations.Apply with migrations.WithHistory")
+	require.NoError(t, postgreshandler.Check(t.Context(), s.db, s.opts...), "they are for a history")
+
 	s.exec(t, "DROP TABLE $H")
 	require.NoError(t, postgreshandler.Check(t.Context(), s.db, s.opts...))
 	require.ErrorContains(t, postgreshandler.Check(t.Context(), s.db, withHistory...), "run migrations.Apply with migrations.WithHistory")

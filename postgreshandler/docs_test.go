@@ -59,7 +59,7 @@ func TestDocumentedTablesAreThoseOfTheMigrations(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 3, tables, "two tables and an index")
+	require.Equal(t, 4, tables, "two tables, an index, and two columns")
 }
 
 // The tables are made as the page has them, and then each statement is run.
@@ -98,7 +98,7 @@ func TestServerDocumentedWayToTakeALock(t *testing.T) {
 // What the page asks the history tells what it is asked for.
 func TestServerDocumentedQuestions(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
+	s := newStore(t, postgreshandler.WithHistory(time.Hour))
 	row := func(key, holder, outcome string, from, to time.Duration, fence int64) {
 		s.exec(t, "INSERT INTO $H VALUES ($1, now() - $2 * interval '1 second', 't ' || $3, $3, $4, now() - $5 * interval '1 second', $6)",
 			key, int64(from/time.Second), holder, fence, int64(to/time.Second), outcome)
@@ -111,9 +111,16 @@ func TestServerDocumentedQuestions(t *testing.T) {
 	row("twice", "a", "released", 2*time.Hour, time.Hour, 1)
 	row("twice", "b", "superseded", 90*time.Minute, 80*time.Minute, 2)
 	row("well@2026-11-30", "a", "expired", 2*time.Hour, time.Hour, 1)
+	row("kept", "a", "released", 3*day, 2*day, 1) // and once more today, whose row nobody has needed since
+	for _, key := range []string{"kept", "crashed"} {
+		c := s.Claim(key)
+		c.Over = key == "kept"
+		s.MustGrant(t, c)
+		s.End(t, key)
+	}
 	for question, want := range map[string][]string{
-		"AS times":   {"never", "twice"},
-		"FILTER":     {"late", "never"},
+		"AS times":   {"never", "crashed"},
+		"FILTER":     {"late", "never", "crashed"},
 		"AS other":   {"twice"},
 		"LIMIT 20":   nil,
 		"LIMIT 3":    nil,

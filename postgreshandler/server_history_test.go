@@ -9,9 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/sqltest"
 	"github.com/lokilock/loki/postgreshandler"
 	"github.com/lokilock/loki/sqlhandler"
 )
+
+func TestServerHistory(t *testing.T) {
+	t.Parallel()
+	sqltest.RunHistory(t, func(t *testing.T) (*sqltest.Store, sqltest.Handler) {
+		s := newStore(t, postgreshandler.WithHistory(time.Hour))
+		return s.Store, postgreshandler.New(s.db, postgreshandler.WithSchema(s.schema))
+	})
+}
 
 func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
 	t.Parallel()
@@ -88,6 +97,10 @@ func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
 	s.exec(t, "UPDATE $T SET expires_at = expires_at - interval '2 minutes', granted_at = granted_at - interval '2 minutes', fence = 1")
 	want[0].Fence = 1
 	ends(sqlhandler.RunExpired)
+	kept := s.Claim("kept")
+	kept.Over, kept.Failed = true, true
+	s.MustGrant(t, kept)
+	s.exec(t, "UPDATE $T SET expires_at = clock_timestamp() - interval '2 minutes', fence = 1 WHERE service_key = 'kept'")
 	other := s.Claim("other")
 	for deadline := time.Now().Add(10 * time.Second); s.Count(t) > 0; {
 		require.True(t, time.Now().Before(deadline))
@@ -97,6 +110,8 @@ func TestServerHistoryTellsWhatBecameOfEachClaim(t *testing.T) {
 	var swept string
 	s.get(t, &swept, "SELECT outcome FROM $H WHERE token = $1", want[0].Token)
 	require.Equal(t, "expired", swept)
+	s.get(t, &swept, "SELECT outcome FROM $H WHERE token = $1", kept.Token)
+	require.Equal(t, "failed", swept, "it was kept after that")
 
 	runs, err := s.History(t.Context(), "k", 2)
 	require.NoError(t, err)

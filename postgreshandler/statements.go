@@ -78,17 +78,25 @@ func isPgx(d driver.Driver) bool {
 }
 
 func (s settings) grantArgs(c sqlhandler.Call) []any {
-	return []any{c.Key, c.Token, c.Holder, sqlhandler.Milliseconds(c.Expiry), c.Fence, c.Supersedes}
+	args := []any{c.Key, c.Token, c.Holder, sqlhandler.Milliseconds(c.Expiry), c.Fence, c.Supersedes}
+	if s.keepsHistory() {
+		args = append(args, string(c.Ending))
+	}
+	return args
 }
 
 func (s settings) extendArgs(c sqlhandler.Call) []any {
-	return []any{c.Key, c.Token, sqlhandler.Milliseconds(c.Expiry), c.Fence}
+	args := []any{c.Key, c.Token, sqlhandler.Milliseconds(c.Expiry), c.Fence}
+	if s.keepsHistory() {
+		args = append(args, string(c.Ending))
+	}
+	return args
 }
 
 func (s settings) releaseArgs(c sqlhandler.Call) []any {
 	args := []any{c.Key, c.Token, c.Quiet || s.silent}
 	if s.keepsHistory() {
-		args = append(args, c.Failed, s.keepSeconds)
+		args = append(args, string(c.Ending), s.keepSeconds)
 	}
 	return args
 }

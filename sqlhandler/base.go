@@ -57,7 +57,7 @@ func (b *Base) Release(ctx context.Context, c loki.Claim) error {
 func (b *Base) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 	sent := 0
 	g, err := b.attempt(ctx, "release", c, func(a *attempt) (loki.Grant, error) {
-		call := Call{Claim: c}
+		call := Call{Claim: c, Ending: ending(c, !c.Unused)}
 		if from := b.sweepFrom.Load(); from != nil {
 			call.SweepFrom = *from
 		}
@@ -94,7 +94,7 @@ func (b *Base) grant(ctx context.Context, op string, c loki.Claim) (loki.Grant, 
 			fence sql.NullInt64
 			by    row
 		)
-		found, err := b.dialect.Grant.one(a.ctx, a.connect, Call{Claim: c}, grantAnswer, &held, &fence, &by.holder, &by.since, &by.until, &by.left)
+		found, err := b.dialect.Grant.one(a.ctx, a.connect, Call{Claim: c, Ending: ending(c, c.Over)}, grantAnswer, &held, &fence, &by.holder, &by.since, &by.until, &by.left)
 		switch {
 		case err == nil && !found && b.dialect.Overtaken:
 			err = errOvertaken
@@ -111,7 +111,7 @@ func (b *Base) grant(ctx context.Context, op string, c loki.Claim) (loki.Grant, 
 func (b *Base) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	g, err := b.attempt(ctx, "extend", c, func(a *attempt) (loki.Grant, error) {
 		var held bool
-		found, err := b.dialect.Extend.one(a.ctx, a.connect, Call{Claim: c}, extendAnswer, &held)
+		found, err := b.dialect.Extend.one(a.ctx, a.connect, Call{Claim: c, Ending: ending(c, c.Over)}, extendAnswer, &held)
 		if err == nil && !found {
 			err = extendAnswer.none()
 		}

@@ -81,6 +81,10 @@ type Call struct {
 	// Claim is the claim. Inspect and History have a Key alone. Supersedes is never the claim's own token.
 	loki.Claim
 
+	// Ending is how what ran under the claim ended, for a history: [RunReleased] or [RunFailed]. Empty with Grant and Extend
+	// unless the claim is Over, and with Release if it is Unused.
+	Ending RunOutcome
+
 	// SweepFrom is where a Release may continue to remove rows of other keys that expired long ago, a few at a time: the
 	// Next of the last one, or empty for the beginning of the table. Concurrent releases may walk the same stretch.
 	SweepFrom string

@@ -16,11 +16,22 @@ type RunOutcome string
 // The outcomes, in the words that a store's history has.
 const (
 	RunHeld       RunOutcome = "held"       // it holds
-	RunReleased   RunOutcome = "released"   // it was released in time, and what ran under it succeeded, as far as it reported
-	RunFailed     RunOutcome = "failed"     // it was released in time, with [loki.Claim.Failed]: what ran under it failed
+	RunReleased   RunOutcome = "released"   // it was released, or kept, in time, and what ran under it succeeded, as far as it reported
+	RunFailed     RunOutcome = "failed"     // the same with [loki.Claim.Failed]: what ran under it failed
 	RunExpired    RunOutcome = "expired"    // it was not renewed in time, whether it was released later or not
 	RunSuperseded RunOutcome = "superseded" // another claim replaced it that knew it to be over; see [loki.Claim.Supersedes]
 )
+
+// ending returns how what ran under a claim ended, if that is known.
+func ending(c loki.Claim, known bool) RunOutcome {
+	switch {
+	case !known:
+		return ""
+	case c.Failed:
+		return RunFailed
+	}
+	return RunReleased
+}
 
 // Run is one claim in a history.
 type Run struct {
@@ -32,7 +43,7 @@ type Run struct {
 	Fence int64
 
 	// Since and Until are when the claim was granted and when it ended, by the store's clock; Until is its expiry while it
-	// holds, and if it expired. A store may round Since by a few milliseconds. Zero if the store does not know.
+	// holds, and if it expired. One that was kept for a minimum hold ended when what ran under it did. A store may round Since by a few milliseconds. Zero if the store does not know.
 	Since, Until time.Time
 
 	Outcome RunOutcome
@@ -41,7 +52,7 @@ type Run struct {
 // History returns the latest claims of key, the newest first and limit at most. The first one is the one that holds, if
 // any. Without a history the error matches [errors.ErrUnsupported].
 //
-// It is for people and tools: the Locker never calls it. A run is in the history from its grant on, and is removed some time
+// It is for people and tools: the Locker never calls it. A claim under which nothing ran ([loki.Claim.Unused]) leaves no run. A run is in the history from its grant on, and is removed some time
 // after it has become older than the handler keeps runs.
 func (b *Base) History(ctx context.Context, key string, limit int) ([]Run, error) {
 	var runs []Run

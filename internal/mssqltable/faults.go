@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	_ "embed" // the look at the catalog
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lokilock/loki/internal/mssqlname"
@@ -37,6 +38,12 @@ var locks = []column{
 	{name: "Fence", kind: "bigint", since: "000002"},
 }
 
+// kept are the columns that the table of locks has for a history.
+var kept = []column{
+	{name: "RunEndedAt", kind: "datetime2", since: "000003"},
+	{name: "RunEnding", kind: "varchar", length: 10, since: "000003"},
+}
+
 // history are the columns of the table of the claims that have ended.
 var history = []column{
 	{name: "ServiceKey", kind: "nvarchar", length: 800, collation: "BIN2", leads: true, since: "000003"},
@@ -47,6 +54,8 @@ var history = []column{
 	{name: "Fence", kind: "bigint", since: "000003"},
 	{name: "EndedAt", kind: "datetime2", leads: true, since: "000003"},
 	{name: "Ending", kind: "varchar", length: 10, since: "000003"},
+	{name: "RunEndedAt", kind: "datetime2", since: "000003"},
+	{name: "RunEnding", kind: "varchar", length: 10, since: "000003"},
 	{name: "Until", kind: "datetime2", since: "000003"},
 	{name: "Outcome", kind: "varchar", since: "000003"},
 }
@@ -67,7 +76,11 @@ func (f Fault) String() string { return f.Table.Quoted() + ": " + f.what }
 // Faults says what keeps the table, and that of its history if there is to be one, from being fit. There are none if
 // there is nothing to do.
 func Faults(ctx context.Context, db *sql.DB, table mssqlname.Table, withHistory bool) ([]Fault, error) {
-	faults, err := look(ctx, db, table, locks)
+	needed := locks
+	if withHistory {
+		needed = slices.Concat(locks, kept)
+	}
+	faults, err := look(ctx, db, table, needed)
 	if err != nil || !withHistory {
 		return faults, err
 	}

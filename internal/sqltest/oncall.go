@@ -51,4 +51,18 @@ func RequireTaken(t *testing.T, s *Store, c loki.Claim, withHistory bool, take f
 		outcomes = append(outcomes, run.Outcome)
 	}
 	require.Equal(t, []sqlhandler.RunOutcome{sqlhandler.RunHeld, sqlhandler.RunExpired, sqlhandler.RunSuperseded}, outcomes)
+
+	kept := c // after what ran under it was over
+	kept.Token, kept.Over, kept.Failed = "kept", true, true
+	s.End(t, c.Key)
+	s.MustGrant(t, kept)
+	take()
+	runs, err = s.History(t.Context(), c.Key, 2)
+	require.NoError(t, err)
+	require.Equal(t, "kept", runs[1].Token)
+	require.Equal(t, sqlhandler.RunFailed, runs[1].Outcome)
+	s.End(t, c.Key)
+	runs, err = s.History(t.Context(), c.Key, 1)
+	require.NoError(t, err)
+	require.Equal(t, sqlhandler.RunExpired, runs[0].Outcome, "that of another claim is not this one's")
 }

@@ -2,7 +2,9 @@
 --
 -- Arguments: @p1 key, @p2 token, @p3 holder, @p4 and @p5 the expiry in whole seconds and the milliseconds beyond them
 -- (one int of milliseconds ends at 24.8 days), @p6 the floor of the fence, @p7 the token superseded or '', @p8 the
--- seconds after which a row without a token is over, or -1 for never, @p9 the key under which release remembers fences.
+-- seconds after which a row without a token is over, or -1 for never, @p9 the key under which release remembers fences; with a
+-- history, whose lines are marked with +, also @p10 how what ran under the claim ended, 'released' or 'failed', or '' if it
+-- has not.
 --
 -- Result: one row: Held, Fence, Holder, Since, Until, Left. Times are microseconds, since 1970 and from now, so that no
 -- driver setting can move them to another time zone. Not held and no Holder: whoever held it was gone when the row was
@@ -14,6 +16,10 @@
 -- row, then looks at its predicate again, sees a live claim of another token and changes nothing: so it is under READ
 -- COMMITTED, with and without row versioning. Under SNAPSHOT it fails with 3960 instead and is repeated. The claim that
 -- is replaced gets into the history by the UPDATE itself.
+--
+-- The row of a claim under which nothing runs any more, but which is kept (a minimum hold, a completion record), says when and
+-- how that ended, for the history. A handler without a history does not: an end before the grant is one of an earlier claim.
+-- A datetime may be rounded up, hence the two milliseconds.
 --
 -- @now is read once, before any waiting: a batch that had to wait takes fewer rows for expired and promises less, never
 -- more.
@@ -34,6 +40,7 @@ DECLARE @fence bigint = CASE WHEN @floor > @clock THEN @floor ELSE @clock END,
             DATEADD(second, -@lokinetSeconds, CASE WHEN @local < @now THEN @local ELSE @now END) END,
         @last bigint, @held int = 0, @inserted int = 0, @tries int = 0,
         @found int, @mine int, @heldBy nvarchar(max), @since bigint, @heldUntil bigint, @left bigint;
+--+ DECLARE @ending varchar(10) = @p10;
 
 BEGIN TRY
     IF @@OPTIONS & 2 = 2 THROW 50007, N'This session has IMPLICIT_TRANSACTIONS on.', 1;
@@ -49,9 +56,11 @@ BEGIN TRY
         UPDATE [dbo].[LokiLockings]
         SET [Token] = @token, [Holder] = @holder, [ExpiresAt] = @until, [CreationDate] = @now,
             [Fence] = CASE WHEN [dbo].[LokiLockings].[Fence] >= @fence THEN [dbo].[LokiLockings].[Fence] + 1 ELSE @fence END
+            --+ , [RunEndedAt] = CASE WHEN @ending <> '' THEN DATEADD(millisecond, 2, @now) END, [RunEnding] = NULLIF(@ending, '')
         --+ OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
-        --+     deleted.[Fence], @now, 'superseded'
-        --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
+        --+     deleted.[Fence], @now, 'superseded', deleted.[RunEndedAt], deleted.[RunEnding]
+        --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending],
+        --+     [RunEndedAt], [RunEnding])
         WHERE [ServiceKey] = @key
             AND ([ExpiresAt] <= @now
                 OR [Token] = @supersedes
@@ -75,6 +84,8 @@ BEGIN TRY
             -- The same claim again, while it holds, keeps its fence and its date.
             UPDATE [dbo].[LokiLockings]
             SET [Holder] = @holder, [ExpiresAt] = @until, [Fence] = CASE WHEN [Fence] < @floor THEN @floor ELSE [Fence] END
+                --+ , [RunEndedAt] = CASE WHEN @ending = '' OR [RunEndedAt] >= [CreationDate] THEN [RunEndedAt] WHEN @now > [CreationDate] THEN @now ELSE [CreationDate] END,
+                --+ [RunEnding] = CASE WHEN @ending = '' THEN [RunEnding] ELSE @ending END
             WHERE [ServiceKey] = @key AND [Token] = @token AND [ExpiresAt] > @now;
             IF @@ROWCOUNT = 0 CONTINUE;
             SET @held = 1;
@@ -89,8 +100,12 @@ BEGIN TRY
         SET @last = (SELECT [Fence] FROM [dbo].[LokiLockings] WHERE [ServiceKey] = @remembered);
         IF @last >= @fence SET @fence = @last + 1;
         BEGIN TRY
-            INSERT INTO [dbo].[LokiLockings] ([ServiceKey], [CreationDate], [Token], [Holder], [ExpiresAt], [Fence])
-            VALUES (@key, @now, @token, @holder, @until, @fence);
+            INSERT INTO [dbo].[LokiLockings] ([ServiceKey], [CreationDate], [Token], [Holder], [ExpiresAt], [Fence]
+                --+ , [RunEndedAt], [RunEnding]
+            )
+            VALUES (@key, @now, @token, @holder, @until, @fence
+                --+ , CASE WHEN @ending <> '' THEN DATEADD(millisecond, 2, @now) END, NULLIF(@ending, '')
+            );
             SELECT @held = 1, @inserted = 1;
             BREAK;
         END TRY

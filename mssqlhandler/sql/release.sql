@@ -1,7 +1,7 @@
 -- release forgets a claim if, and only if, its token still holds the key.
 --
 -- Arguments: @p1 key, @p2 token, @p3 the key under which fences are remembered, @p4 where to go on sweeping, or ''; with
--- a history also @p5 whether what ran did not end well (0 or 1), @p6 the seconds that ended claims are kept.
+-- a history also @p5 how what ran ended, 'released' or 'failed', or '' if nothing ran, @p6 the seconds that ended claims are kept.
 --
 -- Result: one row: Next, where the next release is to go on sweeping, and Held, 1 if the claim was there and had not
 -- expired. Releasing what is not held is no error.
@@ -13,13 +13,16 @@
 -- clock again for so little. One that is more than a day ahead is no clock's, and would be a floor for every key: it is
 -- forgotten.
 --
+-- A claim under which nothing ran leaves no run in the history, and one that was kept after what ran under it had ended, and
+-- has expired, the end that its row says; see grant.
+--
 -- Atomic: one DELETE that finds the row by key and token, so that a late release never frees the next holder, and by the
 -- fence that has been remembered, and that takes the claim to the history itself. Cut off before it, the batch has
 -- remembered a fence for nothing; the claim is still held. Of implicit transactions see grant.
 DECLARE @key nvarchar(400) = @p1, @token nvarchar(128) = @p2, @remembered nvarchar(400) = @p3,
         @from nvarchar(400) = @p4, @now datetime2(7) = SYSUTCDATETIME(), @fence bigint, @found int, @tries int = 0,
         @seen int, @last nvarchar(400), @over int, @next nvarchar(400) = N'', @expires datetime2(7), @held int = 0;
---+ DECLARE @failed int = @p5, @keep int = @p6, @oldest datetime2(7), @upTo datetime2(7);
+--+ DECLARE @ending varchar(10) = @p5, @keep int = @p6, @oldest datetime2(7), @upTo datetime2(7);
 DECLARE @clock bigint = DATEDIFF_BIG(microsecond, '19700101', @now), @longOver datetime2(7) = DATEADD(minute, -1, @now);
 
 BEGIN TRY
@@ -46,17 +49,15 @@ BEGIN TRY
             UPDATE [dbo].[LokiLockings] SET [Fence] = @fence WHERE [ServiceKey] = @remembered AND [Fence] < @fence;
         END;
 
-        --+ IF @failed = 1
+        --+ IF @ending <> ''
         --+     DELETE FROM [dbo].[LokiLockings]
         --+     OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
-        --+         deleted.[Fence], @now, 'failed'
-        --+     INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
+        --+         deleted.[Fence], @now, @ending, deleted.[RunEndedAt], deleted.[RunEnding]
+        --+     INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending],
+        --+         [RunEndedAt], [RunEnding])
         --+     WHERE [ServiceKey] = @key AND [Token] = @token AND ([Fence] = @fence OR [Fence] IS NULL OR @tries = 3);
         --+ ELSE
         DELETE FROM [dbo].[LokiLockings]
-        --+ OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
-        --+     deleted.[Fence], @now, 'released'
-        --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
         WHERE [ServiceKey] = @key AND [Token] = @token AND ([Fence] = @fence OR [Fence] IS NULL OR @tries = 3);
         IF @@ROWCOUNT > 0
         BEGIN
@@ -81,8 +82,9 @@ BEGIN TRY
     IF @over > 0
         DELETE TOP (8) FROM [dbo].[LokiLockings] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
         --+ OUTPUT deleted.[ServiceKey], deleted.[Token], deleted.[Holder], deleted.[CreationDate], deleted.[ExpiresAt],
-        --+     deleted.[Fence], @now, 'expired'
-        --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending])
+        --+     deleted.[Fence], @now, 'expired', deleted.[RunEndedAt], deleted.[RunEnding]
+        --+ INTO [dbo].[LokiLockingsHistory] ([ServiceKey], [Token], [Holder], [CreationDate], [ExpiresAt], [Fence], [EndedAt], [Ending],
+        --+     [RunEndedAt], [RunEnding])
         WHERE [ServiceKey] > @from AND [ServiceKey] <= @last AND [ExpiresAt] <= @longOver AND [Fence] < @clock
             AND [ServiceKey] <> @remembered;
     IF @seen = 8 SET @next = @last;

@@ -15,8 +15,8 @@
 //		expires_at  timestamptz NOT NULL,
 //		fence       bigint NOT NULL)
 //
-// and 000002 "public"."loki_lockings_history", which only a handler with a history uses, and Apply makes with
-// [WithHistory]. What the application's login needs on them, if it does not own them:
+// and 000002 "public"."loki_lockings_history", and the columns ended_at and outcome of the first table, which only a handler
+// with a history uses, and Apply makes with [WithHistory]. What the application's login needs on them, if it does not own them:
 //
 //	GRANT USAGE ON SCHEMA public TO app;
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON public.loki_lockings, public.loki_lockings_history TO app;

@@ -108,6 +108,7 @@ func TestServerAppliedTwiceAndCutOff(t *testing.T) {
 	}
 
 	s.exec(t, `DROP TABLE "public"."loki_lockings_history"`) // as if cut off between two files
+	s.exec(t, `ALTER TABLE "public"."loki_lockings" DROP COLUMN ended_at`)
 	require.NoError(t, s.apply(t.Context(), migrations.WithHistory()))
 	s.requireWorking(t, withHistory)
 

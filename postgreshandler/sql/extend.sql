@@ -1,6 +1,7 @@
 -- extend starts a claim's expiry anew if, and only if, it still holds.
 --
--- Arguments: $1 key, $2 token, $3 the expiry in milliseconds, $4 the floor of the fence.
+-- Arguments: $1 key, $2 token, $3 the expiry in milliseconds, $4 the floor of the fence; and of a handler that keeps a
+-- history, whose lines are marked with +: $5 how what ran ended, or '' if it has not; see grant.
 --
 -- Result: one row: held.
 --
@@ -14,6 +15,8 @@ WITH seen AS MATERIALIZED (
 ), extended AS (
     UPDATE "public"."loki_lockings" AS l
     SET expires_at = clock.now + $3::bigint * interval '1 millisecond', fence = greatest(l.fence, $4::bigint)
+        --+ , ended_at = CASE WHEN $5::text = '' OR l.ended_at >= l.granted_at THEN l.ended_at ELSE greatest(l.granted_at, clock.now) END,
+        --+ outcome = coalesce(nullif($5::text, ''), l.outcome)
     FROM clock
     WHERE l.service_key = $1::text AND l.token = $2::text AND l.expires_at > clock.now
         AND CASE pg_client_encoding() WHEN 'UTF8' THEN true ELSE pg_client_encoding()::text::boolean END

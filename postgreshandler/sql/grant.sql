@@ -1,7 +1,8 @@
 -- grant records a claim if nobody else holds its key, and says who does.
 --
 -- Arguments: $1 key, $2 token, $3 holder, $4 the expiry in milliseconds, $5 the floor of the fence, $6 the token
--- superseded or ''. Lines marked with + are those of a handler that keeps a history.
+-- superseded or ''; and of a handler that keeps a history, whose lines are marked with +: $7 how what ran under the claim
+-- ended, 'released' or 'failed', or '' if it has not.
 --
 -- Result: one row: held, fence, holder, since, until, remaining. Times are microseconds, since 1970 and from now, so that
 -- no setting of a session can move them to another time zone. With a history there may be none: then nothing was changed,
@@ -23,6 +24,9 @@
 -- has come since the snapshot was taken cannot be locked, nor told; if it is one to replace it is written back as it is,
 -- and the next try sees it.
 --
+-- The row of a claim under which nothing runs any more, but which is kept (a minimum hold, a completion record), says when and
+-- how that ended, for the history. A handler without a history does not: an end before the grant is one of an earlier claim.
+--
 -- The clock is read once, before the row is waited for: who had to wait takes fewer rows for expired and promises less,
 -- never more. It is clock_timestamp(), because now() is when the transaction began, which may be before the gate.
 --
@@ -39,32 +43,42 @@ WITH seen AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM gate
 --+ ), replaced AS MATERIALIZED (
---+     SELECT l.token, l.holder, l.granted_at, l.expires_at, l.fence
+--+     SELECT l.token, l.holder, l.granted_at, l.expires_at, l.fence,
+--+         CASE WHEN l.ended_at >= l.granted_at THEN l.ended_at END AS ended_at, l.outcome
 --+     FROM clock, "public"."loki_lockings" AS l
 --+     WHERE l.service_key = $1::text
 --+     FOR UPDATE OF l
 ), taken AS (
-    INSERT INTO "public"."loki_lockings" AS l (service_key, token, holder, granted_at, expires_at, fence)
+    INSERT INTO "public"."loki_lockings" AS l (service_key, token, holder, granted_at, expires_at, fence
+        --+ , ended_at, outcome
+    )
     SELECT $1::text, $2::text, $3::text, now, now + $4::bigint * interval '1 millisecond',
         greatest($5::bigint, (extract(epoch FROM now) * 1000000)::bigint)
+        --+ , CASE WHEN $7::text <> '' THEN now END, nullif($7::text, '')
     FROM clock
     --+ LEFT JOIN replaced ON true
-    ON CONFLICT (service_key) DO UPDATE SET (token, holder, granted_at, expires_at, fence) = (
+    ON CONFLICT (service_key) DO UPDATE SET (token, holder, granted_at, expires_at, fence
+        --+ , ended_at, outcome
+    ) = (
         -- The same claim again, while it holds, keeps its date and its fence.
         SELECT excluded.token, excluded.holder, l.granted_at, excluded.expires_at, greatest(l.fence, $5::bigint)
+            --+ , CASE WHEN $7::text = '' OR l.ended_at >= l.granted_at THEN l.ended_at ELSE greatest(l.granted_at, excluded.ended_at) END,
+            --+ coalesce(excluded.outcome, l.outcome)
         WHERE l.expires_at > excluded.granted_at AND l.token = excluded.token
         UNION ALL
         -- A claim that is over makes way for a new one.
         SELECT excluded.token, excluded.holder, excluded.granted_at, excluded.expires_at, greatest(l.fence + 1, excluded.fence)
+            --+ , excluded.ended_at, excluded.outcome
         WHERE (l.expires_at <= excluded.granted_at OR l.token <> excluded.token AND l.token IN ($6::text, ''))
         --+ AND (l.token = '' OR EXISTS (SELECT FROM replaced))
         UNION ALL
         -- Somebody was quicker.
         SELECT l.token, l.holder, l.granted_at, l.expires_at, l.fence
+            --+ , l.ended_at, l.outcome
         WHERE l.expires_at > excluded.granted_at AND l.token NOT IN (excluded.token, $6::text, '')
         --+ UNION ALL
         -- Somebody was, and has made way already, but the history is to be told of it.
-        --+ SELECT l.token, l.holder, l.granted_at, l.expires_at, l.fence
+        --+ SELECT l.token, l.holder, l.granted_at, l.expires_at, l.fence, l.ended_at, l.outcome
         --+ WHERE (l.expires_at <= excluded.granted_at OR l.token <> excluded.token AND l.token = $6::text)
         --+     AND l.token <> '' AND NOT EXISTS (SELECT FROM replaced)
     )
@@ -76,8 +90,9 @@ WITH seen AS MATERIALIZED (
     SELECT false, 0, holder, granted_at, expires_at FROM seen WHERE busy
 --+ ), ended AS (
 --+     INSERT INTO "public"."loki_lockings_history" (service_key, granted_at, token, holder, fence, ended_at, outcome)
---+     SELECT $1::text, replaced.granted_at, replaced.token, replaced.holder, replaced.fence, least(replaced.expires_at, clock.now),
---+         CASE WHEN replaced.expires_at <= clock.now THEN 'expired' ELSE 'superseded' END
+--+     SELECT $1::text, replaced.granted_at, replaced.token, replaced.holder, replaced.fence,
+--+         coalesce(replaced.ended_at, least(replaced.expires_at, clock.now)),
+--+         CASE WHEN replaced.ended_at IS NOT NULL THEN replaced.outcome WHEN replaced.expires_at <= clock.now THEN 'expired' ELSE 'superseded' END
 --+     FROM replaced, clock, answer
 --+     WHERE answer.held AND replaced.token <> '' AND (replaced.token <> $2::text OR replaced.granted_at <> answer.granted_at)
 --+     ON CONFLICT DO NOTHING

@@ -12,9 +12,10 @@ SELECT token, holder, fence,
     (extract(epoch FROM ended_at) * 1000000)::bigint AS until,
     outcome
 FROM (
-    SELECT true AS latest, l.token, l.holder, l.fence, l.granted_at, l.expires_at AS ended_at,
-        CASE WHEN l.expires_at > clock_timestamp() THEN 'held' ELSE 'expired' END AS outcome
-    FROM "public"."loki_lockings" AS l
+    SELECT true AS latest, l.token, l.holder, l.fence, l.granted_at,
+        CASE WHEN l.expires_at <= clock.now AND l.ended_at >= l.granted_at THEN l.ended_at ELSE l.expires_at END AS ended_at,
+        CASE WHEN l.expires_at > clock.now THEN 'held' WHEN l.ended_at >= l.granted_at THEN l.outcome ELSE 'expired' END AS outcome
+    FROM (SELECT clock_timestamp() AS now) AS clock, "public"."loki_lockings" AS l
     WHERE l.service_key = $1::text AND l.token <> ''
     UNION ALL
     (SELECT false, h.token, h.holder, h.fence, h.granted_at, h.ended_at, h.outcome

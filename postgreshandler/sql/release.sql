@@ -1,7 +1,7 @@
 -- release forgets a claim if, and only if, its token still holds the key, and tells those who wait.
 --
 -- Arguments: $1 key, $2 token, $3 whether to be quiet; and of a handler that keeps a history, whose lines are marked
--- with +: $4 whether what ran failed, $5 how many seconds the history is kept.
+-- with +: $4 how what ran ended, 'released' or 'failed', or '' if nothing ran, $5 how many seconds the history is kept.
 --
 -- Result: one row if the claim was there, else none: next, which is empty, held, which says whether it had not expired, and
 -- told. Releasing what is not held is no error.
@@ -18,6 +18,9 @@
 -- wait for each other. No index on expires_at is needed, which each renewal would have to maintain. Without TID range scans,
 -- before PostgreSQL 14, it would read the whole table.
 --
+-- A claim under which nothing ran leaves no run in the history, and one that was kept after what ran under it had ended, and
+-- has expired, the end that its row says; see grant.
+--
 -- Atomic: the row is found by key and token and locked before it is judged, so that a late release never frees the next
 -- holder, and never misses a claim whose fence a renewal raises at the same moment. The gate is that of grant, and so is the
 -- look at client_encoding.
@@ -26,6 +29,7 @@ WITH gate AS MATERIALIZED (
     WHERE CASE pg_client_encoding() WHEN 'UTF8' THEN true ELSE pg_client_encoding()::text::boolean END
 ), mine AS MATERIALIZED (
     SELECT l.granted_at, l.token, l.holder, l.fence, l.expires_at
+        --+ , CASE WHEN l.ended_at >= l.granted_at THEN l.ended_at END AS ended_at, l.outcome
     FROM gate, "public"."loki_lockings" AS l
     WHERE l.service_key = $1::text AND l.token = $2::text
     FOR UPDATE OF l
@@ -56,13 +60,17 @@ WITH gate AS MATERIALIZED (
     WHERE l.service_key = found.service_key
         AND pg_try_advisory_xact_lock(hashtextextended(found.service_key COLLATE "C", '"public"."loki_lockings"'::regclass::oid::bigint))
     RETURNING l.service_key, l.granted_at, l.token, l.holder, l.fence, l.expires_at
+        --+ , CASE WHEN l.ended_at >= l.granted_at THEN l.ended_at END AS ended_at, l.outcome
 --+ ), ended AS (
 --+     INSERT INTO "public"."loki_lockings_history" (service_key, granted_at, token, holder, fence, ended_at, outcome)
---+     SELECT $1::text, mine.granted_at, mine.token, mine.holder, mine.fence, least(mine.expires_at, clock.now),
---+         CASE WHEN mine.expires_at <= clock.now THEN 'expired' WHEN $4::boolean THEN 'failed' ELSE 'released' END
+--+     SELECT $1::text, mine.granted_at, mine.token, mine.holder, mine.fence,
+--+         coalesce(mine.ended_at, least(mine.expires_at, clock.now)),
+--+         CASE WHEN mine.expires_at > clock.now THEN $4::text WHEN mine.ended_at IS NOT NULL THEN mine.outcome ELSE 'expired' END
 --+     FROM mine, clock
+--+     WHERE $4::text <> ''
 --+     UNION ALL
---+     SELECT swept.service_key, swept.granted_at, swept.token, swept.holder, swept.fence, swept.expires_at, 'expired'
+--+     SELECT swept.service_key, swept.granted_at, swept.token, swept.holder, swept.fence, coalesce(swept.ended_at, swept.expires_at),
+--+         CASE WHEN swept.ended_at IS NOT NULL THEN swept.outcome ELSE 'expired' END
 --+     FROM swept
 --+     WHERE swept.token <> ''
 --+     ON CONFLICT DO NOTHING

@@ -38,6 +38,12 @@ var locks = []column{
 	{name: "fence", kind: "bigint"},
 }
 
+// kept are the columns that the table of locks has for a history.
+var kept = []column{
+	{name: "ended_at", kind: moment, nullable: true},
+	{name: "outcome", kind: "text", nullable: true},
+}
+
 // history are the columns of the table of the claims that have ended.
 var history = []column{
 	{name: "service_key", kind: "text", place: 1, places: 3},
@@ -57,7 +63,11 @@ type Database interface {
 // Faults says what keeps the table, and that of its history if there is to be one, from being fit: a sentence for each
 // fault, none if there is nothing to do.
 func Faults(ctx context.Context, db Database, table postgresname.Table, withHistory bool) ([]string, error) {
-	faults, err := look(ctx, db, table.Quoted(), locks)
+	needed := locks
+	if withHistory {
+		needed = slices.Concat(locks, kept)
+	}
+	faults, err := look(ctx, db, table.Quoted(), needed)
 	if err != nil || !withHistory {
 		return faults, err
 	}
@@ -115,7 +125,7 @@ func (need column) differs(c column, there bool) string {
 		return "is missing"
 	case c.kind != need.kind:
 		return fmt.Sprintf("is of type %s, not %s", c.kind, need.kind)
-	case c.nullable:
+	case c.nullable && !need.nullable:
 		return "may be NULL"
 	case !c.exact:
 		return `has a collation that takes different texts for equal, not "C"`

@@ -37,3 +37,5 @@ require (
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
 )
+
+tool golang.org/x/perf/cmd/benchstat

@@ -81,6 +81,9 @@ func asGoodAs(work, unit, peer string) target {
 	return target{"≤ " + peer, func(r record) (float64, bool) {
 		own, ok := r.figure(work, lokiName, unit)
 		other, found := r.figure(work, peer, unit)
+		if asleep, _ := r.figure(work, peer, stuck); !found && asleep > 0 {
+			return 0, ok // none of the peer's waiters got the lock at all
+		}
 		return own / other, ok && found
 	}}
 }

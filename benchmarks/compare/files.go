@@ -32,6 +32,15 @@ func writeBenchmarks(dir string, r record, p place, order []work) error {
 	return nil
 }
 
+// units returns the units of a sample, the time of an operation first, as go test has them.
+func units(s sample) []string {
+	all := slices.Sorted(maps.Keys(s.values))
+	if i := slices.Index(all, nsPerOp); i > 0 {
+		all = slices.Insert(slices.Delete(all, i, i+1), 0, nsPerOp)
+	}
+	return all
+}
+
 func writeBenchmark(path, who string, r record, config []benchfmt.Config, order []work) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -42,7 +51,7 @@ func writeBenchmark(path, who string, r record, config []benchfmt.Config, order 
 	for _, w := range order {
 		for _, s := range r[w.name][who] {
 			result := &benchfmt.Result{Config: config, Name: benchfmt.Name(w.name), Iters: s.n}
-			for _, unit := range slices.Sorted(maps.Keys(s.values)) {
+			for _, unit := range units(s) {
 				result.Values = append(result.Values, benchfmt.Value{Value: s.values[unit], Unit: unit})
 			}
 			if err := out.Write(result); err != nil {

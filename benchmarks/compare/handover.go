@@ -42,10 +42,10 @@ func handOvers(c contender, waiter *workerProcess, name string, n int) (sample, 
 			each = append(each, took)
 		}
 	}
-	if len(each) == 0 {
-		return sample{}, errStuck
+	s := sample{n: n, values: make(map[string]float64)}
+	if len(each) > 0 {
+		s = latency(each)
 	}
-	s := latency(each)
 	s.values[stuck] = float64(n - len(each))
 	return s, nil
 }

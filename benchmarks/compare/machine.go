@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -17,7 +18,7 @@ type place struct {
 	cpu     string
 	cores   int
 	kernel  string
-	load    float64 // the average of the minute before the run; -1 where there is none
+	others  float64 // the share of the processors that others used before the run
 	program map[string]string
 }
 
@@ -35,7 +36,7 @@ func look(ctx context.Context, rdb *redis.Client) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	p := place{cpu: cpuModel(), cores: runtime.NumCPU(), kernel: kernel(), load: loadAverage(), program: map[string]string{
+	p := place{cpu: cpuModel(), cores: runtime.NumCPU(), kernel: kernel(), others: othersTake(), program: map[string]string{
 		"Go": runtime.Version(), "redis-server": field(info, "redis_version:"), "PostgreSQL": postgresVersion(ctx),
 	}}
 	if build, ok := debug.ReadBuildInfo(); ok {
@@ -60,14 +61,33 @@ func kernel() string {
 	return strings.TrimSpace(runtime.GOOS + " " + string(release))
 }
 
-func loadAverage() float64 {
-	text, _ := os.ReadFile("/proc/loadavg")
-	one, _, _ := strings.Cut(string(text), " ")
-	load, err := strconv.ParseFloat(one, 64)
-	if err != nil {
-		return -1
+// othersTake looks for a moment at how much of the processors is in use while this program does nothing. A load average would
+// still show the compiler that made the program.
+func othersTake() float64 {
+	const moment = 500 * time.Millisecond
+	busy, all := processorTimes()
+	time.Sleep(moment)
+	busyAfter, allAfter := processorTimes()
+	if allAfter == all {
+		return 0 // not Linux: nobody knows
 	}
-	return load
+	return (busyAfter - busy) / (allAfter - all)
+}
+
+// processorTimes returns how long the processors have been busy, and have been there, in some unit.
+func processorTimes() (busy, all float64) {
+	text, _ := os.ReadFile("/proc/stat")
+	for i, column := range strings.Fields(field(string(text), "cpu ")) {
+		const idle, waiting, guest = 3, 4, 8 // a guest's time is in the others, too
+		t, _ := strconv.ParseFloat(column, 64)
+		if i >= guest {
+			break
+		}
+		if all += t; i != idle && i != waiting {
+			busy += t
+		}
+	}
+	return busy, all
 }
 
 // field returns the rest of the first line that begins with prefix.

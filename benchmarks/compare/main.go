@@ -133,8 +133,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if p.load > quiet {
-			fmt.Fprintf(log, "The load average is %.1f: something else is running, and the ratios may be off.\n", p.load)
+		if p.others > quiet {
+			fmt.Fprintf(log, "Other work takes %s of the cores: the ratios may be off.\n", percents(100*p.others))
 		}
 		start := time.Now()
 		l := &lab{settings: s, addr: server.Addr(), log: log}

@@ -210,8 +210,8 @@ func markdown(out io.Writer, table [][]string) {
 	fmt.Fprintln(out)
 }
 
-// quiet is the load average above which the machine was doing something else when the run began.
-const quiet = 0.5
+// quiet is the share of the processors up to which others may use them.
+const quiet = 0.1
 
 // writeResults writes RESULTS.md.
 func writeResults(out io.Writer, r record, p place, command string, s settings, took time.Duration) {
@@ -219,8 +219,8 @@ func writeResults(out io.Writer, r record, p place, command string, s settings, 
 	if s.short {
 		fmt.Fprintf(out, "**This run did everything once, for a moment: its figures mean nothing.**\n\n")
 	}
-	if p.load > quiet {
-		fmt.Fprintf(out, "**The machine was not quiet when the run began (load average %.1f): the ratios may be off.**\n\n", p.load)
+	if p.others > quiet {
+		fmt.Fprintf(out, "**The machine was not quiet: other work took %s of its cores when the run began. The ratios may be off.**\n\n", percents(100*p.others))
 	}
 	fmt.Fprintf(out, "| | |\n|---|---|\n")
 	fmt.Fprintf(out, "| command | `%s`, %v |\n", command, took.Round(time.Second))

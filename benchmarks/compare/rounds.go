@@ -105,8 +105,8 @@ func benchmark(f func(*testing.B) error) (sample, error) {
 	}
 	return sample{n: r.N, values: map[string]float64{
 		nsPerOp:     float64(r.T.Nanoseconds()) / float64(r.N),
-		"B/op":      float64(r.MemBytes) / float64(r.N),
-		allocsPerOp: float64(r.MemAllocs) / float64(r.N),
+		"B/op":      float64(r.AllocedBytesPerOp()),
+		allocsPerOp: float64(r.AllocsPerOp()),
 	}}, nil
 }
 

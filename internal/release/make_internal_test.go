@@ -35,8 +35,9 @@ func TestAFailureKeepsNoLaterStageFromRunning(t *testing.T) {
 
 	out, err := makeWithStub(t, "test")
 	require.Error(t, err)
-	require.Equal(t, len(modules), strings.Count(out, "go test -race"), out)
+	require.Equal(t, len(modules), strings.Count(out, "go test -race -shuffle=on"), out)
 	require.Contains(t, out, "-loki.schedules=", out)
+	require.Contains(t, out, "-benchtime 1x", out)
 	require.Contains(t, out, "make test: failed in ./benchmarks\n", out)
 
 	out, err = makeWithStub(t, "vet")

@@ -48,6 +48,14 @@ func (r record) ratio(work, who, base, unit string) (float64, bool) {
 	return median(rounds), true
 }
 
+// sum returns how much of something there was in all rounds.
+func (r record) sum(work, who, unit string) (sum float64) {
+	for _, s := range r[work][who] {
+		sum += s.values[unit]
+	}
+	return sum
+}
+
 func median(v []float64) float64 {
 	slices.Sort(v)
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2

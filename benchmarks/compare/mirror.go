@@ -21,6 +21,7 @@ const (
 	mirrorFn      = 5 * time.Millisecond // how long fn takes
 	mirrorCallers = 4                    // at once, each with a lock of its own
 	mirrored      = "%-mirrored"
+	late          = "late" // mirror writes for which the secondary was too slow
 )
 
 // mirroredAsync is what a secondary, PostgreSQL, costs the callers while both stores are well.
@@ -50,7 +51,7 @@ type mirrorMeasure struct {
 	locker    *loki.Locker
 	secondary bool
 
-	acquired, mirrored atomic.Int64 // by the events
+	acquired, mirrored, late atomic.Int64 // by the events
 }
 
 func (m *mirrorMeasure) observe(_ context.Context, e loki.Event) {
@@ -59,12 +60,15 @@ func (m *mirrorMeasure) observe(_ context.Context, e loki.Event) {
 		m.acquired.Add(1)
 	case loki.KindMirrored:
 		m.mirrored.Add(1)
+	case loki.KindMirrorLate:
+		m.late.Add(1)
 	}
 }
 
 func (m *mirrorMeasure) slice() (sample, error) {
 	m.acquired.Store(0)
 	m.mirrored.Store(0)
+	m.late.Store(0)
 	var sum atomic.Int64
 	s, err := benchmark(func(b *testing.B) error {
 		var all errgroup.Group
@@ -91,6 +95,7 @@ func (m *mirrorMeasure) slice() (sample, error) {
 	s.values[nsPerOp] = float64(sum.Load()) / float64(s.n) // of a call, with its fn
 	if m.secondary {
 		s.values[mirrored] = 100 * m.share()
+		s.values[late] = float64(m.late.Load())
 	}
 	return s, nil
 }

@@ -55,10 +55,13 @@ var ownLines = []ownLine{
 		"the same: locks that the secondary has recorded",
 		mirroredAsync,
 		func(r record) string { return figureOf(r, mirroredAsync, lokiName, mirrored, percents) },
-		target{"all", func(r record) (float64, bool) {
-			v, ok := r.figure(mirroredAsync.name, lokiName, mirrored)
-			return 100 / v, ok
-		}},
+		target{},
+	},
+	{
+		"the same: mirror writes that came too late",
+		mirroredAsync,
+		func(r record) string { return significant(r.sum(mirroredAsync.name, lokiName, late)) },
+		target{"none", func(r record) (float64, bool) { return 1 + r.sum(mirroredAsync.name, lokiName, late), true }},
 	},
 	{
 		"primary black-holed: until the fn of the first call runs",
@@ -89,11 +92,7 @@ var ownLines = []ownLine{
 func stuckNotes(r record) (notes []string) {
 	for _, w := range []work{handOver, turns} {
 		for _, name := range waiting {
-			var n float64
-			for _, s := range r[w.name][name] {
-				n += s.values[stuck]
-			}
-			if n > 0 {
+			if n := r.sum(w.name, name, stuck); n > 0 {
 				notes = append(notes, fmt.Sprintf("%s: %s left %.0f waiters asleep after the lock was free, for %v, until they were called off.", w.name, name, n, waitsAtMost))
 			}
 		}

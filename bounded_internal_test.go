@@ -30,7 +30,7 @@ func TestBoundedContext_EndsAtItsDeadlineOrWithTheCallers(t *testing.T) {
 				require.Equal(t, 1, c.Value(testKey{}))
 				time.Sleep(time.Second - 1)
 				require.NoError(t, c.Err())
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				synctest.Wait()
 				require.Equal(t, context.DeadlineExceeded, c.Err())
 				<-c.Done()

@@ -203,7 +203,8 @@ type Inspector interface {
 // store answers quickly. That saves two switches between goroutines for each call, as much time as the round trip to a
 // server on the same machine. Bounds is called once, by Build or New.
 //
-// A decorator that embeds a handler has its Bounds as well. One that may wait for something else returns false.
+// A decorator that embeds a handler has its Bounds as well. One that may wait for something else returns false. A method that
+// ends its goroutine, as t.FailNow does, ends the caller's.
 //
 // Without it each call has a goroutine of its own, which the Locker leaves behind if it does not return in time.
 type Bounder interface {

@@ -214,14 +214,19 @@ func (l *Locker) release(ls *Lease) {
 // lock requests ls of a store, until ends or for the whole expiry, and notes the answer.
 func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, limit time.Duration) answer {
 	sent := time.Now()
+	var refusal *answer // nothing that comes after it can undo it but a grant
 	for n := 0; ; n++ {
 		c, more := ls.sending(s, true, n)
+		s.background.replaces(c)
 		a := s.lock(ctx, c, ends, limit-time.Since(sent))
 		ls.answered(s, a)
-		if a.err == nil && !a.Held && a.HeldBy.ID == l.holder && more {
-			continue // it may be an earlier record of our own
-		}
-		if a.cutShort {
+		switch {
+		case a.err == nil && !a.Held && a.HeldBy.ID == l.holder && more: // it may be an earlier record of our own
+			refusal = &a
+			continue
+		case a.err != nil && refusal != nil:
+			return *refusal
+		case a.cutShort:
 			a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
 		}
 		return a
@@ -231,6 +236,9 @@ func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, 
 // extend extends ls in a store, and notes the answer. A store that cannot extend records it anew.
 func (l *Locker) extend(ctx context.Context, ls *Lease, s *store, limit time.Duration) answer {
 	c, _ := ls.sending(s, !s.extends(), 0)
+	if !s.extends() {
+		s.background.replaces(c)
+	}
 	a := s.extend(ctx, c, time.Time{}, limit)
 	ls.answered(s, a)
 	return a

@@ -182,8 +182,12 @@ func (w *reconciler) predecessor(ls *Lease, released string, n int) (token strin
 	if released != "" {
 		gone = append(gone, nil)
 	}
-	for _, other := range slices.Backward(w.leases[ls.claim.Key]) {
-		if other != ls && other.mayRemain(w.s) {
+	leases := w.leases[ls.claim.Key]
+	if i := slices.Index(leases, ls); i >= 0 { // else it is the newest
+		leases = leases[:i]
+	}
+	for _, other := range slices.Backward(leases) {
+		if other.mayRemain(w.s) {
 			gone = append(gone, other)
 		}
 	}
@@ -195,8 +199,21 @@ func (w *reconciler) predecessor(ls *Lease, released string, n int) (token strin
 	if gone[n] == nil {
 		return released, more
 	}
-	gone[n].mayBeReplaced(w.s)
 	return gone[n].claim.Token, more
+}
+
+// replaces notes that a request is about to leave which may replace a record of this process.
+func (w *reconciler) replaces(c Claim) {
+	if c.Supersedes == "" {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, ls := range w.leases[c.Key] {
+		if ls.claim.Token == c.Supersedes {
+			ls.mayBeReplaced(w.s)
+		}
+	}
 }
 
 // hasOther reports whether this process has sent the store another claim of the key of ls, and has not released it.
@@ -243,6 +260,7 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 		a = w.s.extend(ctx, q.claim, q.end, q.limit)
 		a.reports = w.s.extends()
 	default:
+		w.replaces(q.claim)
 		a = w.s.lock(ctx, q.claim, q.end, q.limit)
 	}
 	event, owed, tooMany := ls.tookAnswer(w, q, a)

@@ -143,3 +143,42 @@ func TestReconciler_ProcessReplacesItsOwnRecordAlsoIfItIsNotTheLatest(t *testing
 		})
 	}
 }
+
+// Two Lockers have one holder name, as two in one process have, and the first has two records that it could not roll back. The
+// other one's holds the key, so the first asks once more, with the older token, and gets no answer.
+func TestReconciler_RefusalStandsWhateverTheNextTokenComesTo(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l, other := r.locker(mode), r.locker(mode)
+				r.primary.fail(errDown)
+				r.secondary.fail(errDown)
+				for range 2 {
+					require.ErrorIs(t, r.try(l), loki.ErrUnavailable)
+				}
+				r.secondary.heal()
+				r.primary.heal()
+				locks := 0
+				r.primary.faults.Decide(func(op lokitest.Op, c loki.Claim) lokitest.Fault {
+					if c.Key != "job" {
+						return lokitest.Fault{}
+					}
+					if op == lokitest.OpLock {
+						locks++
+					}
+					if op == lokitest.OpRelease || locks > 2 {
+						return lokitest.Fault{Err: errDown}
+					}
+					return lokitest.Fault{}
+				})
+				time.Sleep(2 * loki.BreakerMaxPause)
+				r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 2 * time.Second}}) // no mirror write yet
+				require.NoError(t, other.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+					r.requireBusy(l)
+					require.Equal(t, 3, locks)
+					return nil
+				}))
+			})
+		})
+	}
+}

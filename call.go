@@ -76,7 +76,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		return a
 	}
 	abandoned := s.abandonedBy(op)
-	if err := abandoned.refusal(c.Key); err != nil {
+	if err := abandoned.refusal(op, c.Key); err != nil {
 		a.err = s.wrap(op, c, err)
 		return a
 	}
@@ -146,7 +146,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 			}
 		case <-silence:
 			silence = nil
-			if abandoned.refusal(c.Key) != nil {
+			if abandoned.refusal(op, c.Key) != nil {
 				continue
 			}
 			c.Repeated, a.repeated = true, true
@@ -372,7 +372,7 @@ func (x *exchange) leave() {
 // for each key: a store may be well but for one shard, whose keys must not take the others with them.
 const (
 	maxAbandonedOfKey = 16   // of one key
-	manyAbandoned     = 256  // of all keys: from here on, no more of a key that has one
+	manyAbandoned     = 256  // of all keys: from here on, no more of a key that has one, but renewals and releases
 	maxAbandoned      = 4096 // of all keys
 
 	// maxLingering is how many calls about one key linger: the oldest one, whose connection will be ready first, and the
@@ -448,7 +448,7 @@ func (c *abandonedCalls) lingers(key string, cancel context.CancelFunc) (end fun
 }
 
 // refusal returns why a call about key is not made, nil if it is.
-func (c *abandonedCalls) refusal(key string) error {
+func (c *abandonedCalls) refusal(op Op, key string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of := 0
@@ -456,7 +456,7 @@ func (c *abandonedCalls) refusal(key string) error {
 		of = k.calls
 	}
 	switch {
-	case of >= maxAbandonedOfKey || c.total >= manyAbandoned && of > 0:
+	case of >= maxAbandonedOfKey || c.total >= manyAbandoned && of > 0 && op != OpExtend && op != OpRelease: // a held lock is not lost for that
 		return NotSent(fmt.Errorf("not asked: %d earlier calls for this key have not returned", of))
 	case c.total >= maxAbandoned:
 		return NotSent(fmt.Errorf("not asked: %d earlier calls have not returned", c.total))

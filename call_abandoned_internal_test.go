@@ -34,3 +34,15 @@ func TestAbandonedCalls_TheOldestAndTheLatestLinger(t *testing.T) {
 	}
 	require.Equal(t, []int{1, 2, 3}, cancelled)
 }
+
+// A lock that is held is not lost, and not left behind, because a store hangs for the acquisitions of others.
+func TestAbandonedCalls_OfManyKeysKeepNoRenewalAndNoReleaseBack(t *testing.T) {
+	var c abandonedCalls
+	c.add("job", 1)
+	c.add("others", manyAbandoned)
+	for op, refused := range map[Op]bool{OpLock: true, OpInspect: true, OpExtend: false, OpRelease: false} {
+		require.Equal(t, refused, c.refusal(op, "job") != nil, op)
+		require.NoError(t, c.refusal(op, "new"), op)
+		require.Error(t, c.refusal(op, "others"), op)
+	}
+}

@@ -13,6 +13,9 @@ import (
 // Such an attempt ends when the second one is due (see store.call), so a connection that has died in silence costs no more
 // time than otherwise. What it has left on its way counts as an attempt that failed.
 
+// longestHere bounds such an attempt, because not every handler can end it when the caller cancels.
+const longestHere = 100 * time.Millisecond
+
 // mayAskHere reports whether an attempt may be made on this goroutine which ends after that time.
 func (s *store) mayAskHere(op Op, limit time.Duration) bool {
 	return s.bounds && (op == OpLock || op == OpExtend || op == OpRelease) && s.pace.isQuick(limit)

@@ -102,14 +102,14 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	}
 	silent := time.Until(deadline) / repeatFraction // until a second attempt
 	var here *attempt
-	if s.mayAskHere(op, silent) {
-		g, err := s.askHere(ctx, op, c, silent, send)
+	if limit := min(silent, longestHere); s.mayAskHere(op, limit) {
+		g, err := s.askHere(ctx, op, c, limit, send)
 		if err == nil {
 			a.Grant = g
 			return a
 		}
 		here = &attempt{key: c.Key, returned: isReturned, err: err}
-		silent -= time.Since(a.sent)
+		silent = limit - time.Since(a.sent)
 	}
 
 	x := newExchange(ctx, s, op, deadline, send, abandoned)

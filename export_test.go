@@ -8,6 +8,7 @@ const (
 	BreakerMinPause = breakerMinPause
 	BreakerMaxPause = breakerMaxPause
 	PaceHolds       = paceHolds
+	LongestHere     = longestHere
 	RenewalFraction = renewalFraction
 	MarginFraction  = marginFraction
 	MaxPending      = maxPending

@@ -98,7 +98,8 @@ type Claim struct {
 	Repeated bool
 
 	// Bounded says that the call is made on the goroutine that waits for its answer, and has to return when ctx ends: at its
-	// deadline, or within a tenth of a second after the caller has cancelled it. Only a [Bounder] gets such claims.
+	// deadline, which is a tenth of a second away at most, or when the caller has cancelled it if that can be done. Only a
+	// [Bounder] gets such claims.
 	Bounded bool
 }
 

@@ -193,3 +193,24 @@ func TestClose_NothingStartsAfterIt(t *testing.T) {
 		})
 	}
 }
+
+// The grant arrives after Close, so nothing has run: the next instance must not wait for the end of the hold.
+func TestClose_CallThatItOvertookKeepsNoMinimumHold(t *testing.T) {
+	for name, mode := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}, "sync": inSync} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l, other := r.locker(mode), r.locker(mode)
+				r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 100 * time.Millisecond}})
+				done := make(chan error, 1)
+				go func() {
+					done <- l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t), loki.WithMinHold(10*time.Minute))
+				}()
+				time.Sleep(50 * time.Millisecond)
+				require.NoError(t, l.Close(t.Context()))
+				require.ErrorIs(t, <-done, loki.ErrClosed)
+				time.Sleep(time.Second)
+				r.requireRan(other)
+			})
+		})
+	}
+}

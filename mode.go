@@ -211,7 +211,12 @@ func (l *Locker) release(ls *Lease) {
 	l.mode.release(ls)
 }
 
-// lock requests ls of a store, until ends or for the whole expiry, and notes the answer.
+// maxTokens is how many more requests one acquisition makes to replace an earlier record of this process.
+const maxTokens = 32
+
+// lock requests ls of a store, until ends or for the whole expiry, and notes the answer. Where the store names this process as
+// the holder, or nobody, it may be an earlier record of our own whose release is not confirmed: then it is asked again, to
+// replace that one.
 func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, limit time.Duration) answer {
 	sent := time.Now()
 	var refusal *answer // nothing that comes after it can undo it but a grant
@@ -221,7 +226,7 @@ func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, 
 		a := s.lock(ctx, c, ends, limit-time.Since(sent))
 		ls.answered(s, a)
 		switch {
-		case a.err == nil && !a.Held && a.HeldBy.ID == l.holder && more: // it may be an earlier record of our own
+		case a.err == nil && !a.Held && !a.Contended && (a.HeldBy.ID == l.holder || a.HeldBy.ID == "") && more && n < maxTokens:
 			refusal = &a
 			continue
 		case a.err != nil && refusal != nil:

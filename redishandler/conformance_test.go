@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := redistest.Start(t).Client(t, func(o *redis.Options) { o.Protocol = test.protocol })
+			client := redistest.Start(t).Client(t, func(o *redis.Options) { o.Protocol, o.ContextTimeoutEnabled = test.protocol, test.bounded })
 			lokitest.Run(t, func(*testing.T) loki.LockHandler {
 				h := redishandler.New(client, test.opts...)
 				if test.bounded {

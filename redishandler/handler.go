@@ -122,8 +122,7 @@ func (h *Handler) Inspect(ctx context.Context, key string) (loki.Holder, bool, e
 }
 
 // Bounds reports whether the Locker may call on its caller's goroutine: whether the client is a [redis.Client], also one
-// for Sentinel, and no replica has to acknowledge (see [WithReplicaAck]). The handler then sets deadlines on the client's connections, call by call. The client's own settings stay
-// as they are, and its hooks run as long as they were added before the first call.
+// for Sentinel, its options have ContextTimeoutEnabled, and no replica has to acknowledge (see [WithReplicaAck]).
 func (h *Handler) Bounds() bool { return h != nil && h.store != nil && h.store.Bounds() }
 
 // Validate returns every mistake that was made in calling [New], and sends nothing.

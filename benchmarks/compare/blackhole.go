@@ -62,7 +62,7 @@ var blackHole = work{"BlackHole", func(s settings) int { return s.blackHoleRound
 // key of its own, too, since what was sent into the black hole arrives when that ends.
 func loseThePrimary(tb *rig.Rig, l *lab, secondary loki.LockHandler, key string) (sample, error) {
 	proxy := faultproxy.Start(tb, l.addr)
-	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})
 	tb.Cleanup(func() { _ = client.Close() })
 	locker, err := openLocker(tb, loki.Config{
 		ServiceKey: key, Primary: redishandler.New(client), PrimaryTimeout: primaryTimeout, Secondary: secondary, SecondaryTimeout: patience,

@@ -75,6 +75,11 @@ func dial(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience, WriteTimeout: patience})
 }
 
+// dialHeedful returns such a client that heeds the deadline of a context, as docs/redis.md advises.
+func dialHeedful(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience, WriteTimeout: patience, ContextTimeoutEnabled: true})
+}
+
 // open makes the contender of that name and closes it with tb. Its connections are open and its scripts loaded: that is paid
 // once in the life of a service.
 func open(tb *rig.Rig, name, addr string, expiry time.Duration) (contender, error) {

@@ -132,7 +132,7 @@ func oldestRecord(rdb *redis.Client, expiry time.Duration) (age time.Duration, s
 
 // holdLeases is the worker. It says that it is ready, then what its leases take, and at the end once more.
 func holdLeases(w worker, orders *json.Decoder, out *json.Encoder) (err error) {
-	client := redis.NewClient(&redis.Options{Addr: w.Addr})
+	client := redis.NewClient(&redis.Options{Addr: w.Addr, ContextTimeoutEnabled: true})
 	defer func() { err = errors.Join(err, client.Close()) }()
 	locker, err := loki.New(loki.Config{ServiceKey: "leases", Primary: redishandler.New(client), PrimaryTimeout: w.Timeout})
 	if err != nil {

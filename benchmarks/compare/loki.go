@@ -20,7 +20,7 @@ type lokiContender struct {
 }
 
 func openLoki(addr string, expiry time.Duration) (contender, error) {
-	client := dial(addr)
+	client := dialHeedful(addr)
 	locker, err := loki.NewBuilder().SetServiceKey(oneKey).SetPrimaryLockHandler(redishandler.New(client)).
 		SetPrimaryTimeout(patience).Build()
 	if err != nil {

@@ -32,7 +32,7 @@ var mirroredAsync = work{"MirroredAsync", settings.throughputRounds, func(l *lab
 	}
 	measures := make(map[string]measure)
 	for name, handler := range map[string]loki.LockHandler{primaryOnly: nil, lokiName: secondary} {
-		client := dial(l.addr)
+		client := dialHeedful(l.addr)
 		tb.Cleanup(func() { _ = client.Close() })
 		m := &mirrorMeasure{secondary: handler != nil}
 		m.locker, err = openLocker(tb, loki.Config{

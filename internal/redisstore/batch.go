@@ -36,7 +36,6 @@ type queueID struct {
 	node    *redis.Client
 	op      operation
 	fresh   bool // over new connections
-	bounded bool // with deadlines on the connections
 	confirm bool // with WAIT
 }
 

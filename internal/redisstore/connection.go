@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,7 +24,6 @@ const (
 type how struct {
 	op       operation
 	repeated bool // over a new connection, see [loki.Claim.Repeated]
-	bounded  bool // it returns when ctx ends, see [loki.Claim.Bounded]
 	once     bool // go-redis must not repeat it
 	confirm  bool // replicas have to acknowledge it
 }
@@ -52,7 +50,7 @@ const maxWords = 12
 // the request, which go-redis takes for what they point at: they cost nothing, and a hook that writes commands down, as for
 // tracing, shows the keys and no owner token.
 func (s *Store) request(op operation, c loki.Claim) *request {
-	r := &request{how: how{op: op, repeated: c.Repeated, bounded: c.Bounded}, store: s, claim: c, keys: 1}
+	r := &request{how: how{op: op, repeated: c.Repeated}, store: s, claim: c, keys: 1}
 	r.expiry = milliseconds(max(c.Expiry, 0))
 	r.life = r.expiry + milliseconds(s.fenceTTL)
 	lock, companion := s.naming.both(c.Key)
@@ -130,7 +128,7 @@ func (r *request) send(ctx context.Context, node *redis.Client, fresh bool) *red
 	for redirections := maxRedirections; ; redirections-- {
 		m := &r.message // nobody has it any more, if it was sent before
 		*m = message{Cmd: redis.NewCmd(ctx, r.words...), once: r.once, asking: asking}
-		if err := r.store.batches.do(ctx, queueID{node, r.op, fresh, r.bounded, r.confirm}, m); err != nil {
+		if err := r.store.batches.do(ctx, queueID{node, r.op, fresh, r.confirm}, m); err != nil {
 			return failed(ctx, err)
 		}
 		c, ok := r.store.client.(cluster)
@@ -161,8 +159,6 @@ func (s *Store) carry(ctx context.Context, id queueID, messages []*message) {
 	switch {
 	case id.fresh:
 		sendFresh(ctx, id.node, ack, messages)
-	case id.bounded && s.bounded != nil:
-		sendOver(ctx, s.bounded(), ack, messages)
 	case id.confirm && id.node != nil: // WAIT has to reach this very server
 		sendOver(ctx, id.node, ack, messages)
 	default: // go-redis follows redirections
@@ -180,25 +176,12 @@ func (s *Store) Repeats() bool {
 	return false
 }
 
-// Bounds reports whether requests with [loki.Claim.Bounded] return when their context ends.
-func (s *Store) Bounds() bool { return s.bounded != nil }
-
-// boundedClient returns what makes, once, a client that shares the connections of another one and heeds the deadline of a
-// context while it waits for an answer: go-redis by default heeds its ReadTimeout alone. It is nil for a client that
-// cannot be had so, and where replicas have to acknowledge: that takes its time. A hook that the owner adds later is not the
-// other client's.
-func boundedClient(client Client, ack ReplicaAck) func() *redis.Client {
-	c, ok := client.(*redis.Client)
-	if !ok || ack.Replicas > 0 {
-		return nil
-	}
-	return sync.OnceValue(func() *redis.Client {
-		o := c.Options()
-		b := c.WithTimeout(max(o.ReadTimeout, 0)) // less than zero: without deadlines on its connections
-		b.Options().WriteTimeout = max(o.WriteTimeout, 0)
-		b.Options().ContextTimeoutEnabled = true
-		return b
-	})
+// Bounds reports whether requests return when their context ends: whether the client heeds deadlines while it waits for an
+// answer, as go-redis does only if it is told to, and no replica has to acknowledge, which takes its time. A client of our own
+// beside it, made by WithTimeout, could heed them in any case, but it has none of the hooks by which applications trace calls.
+func (s *Store) Bounds() bool {
+	c, ok := s.client.(*redis.Client)
+	return ok && c.Options().ContextTimeoutEnabled && s.ack.Replicas == 0
 }
 
 // maxRedirections is how many MOVED and ASK replies are followed for one request, as go-redis does by default.

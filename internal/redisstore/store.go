@@ -39,7 +39,6 @@ type Settings struct {
 // listens, and whose replica its server was.
 type Store struct {
 	client   Client
-	bounded  func() *redis.Client // client with deadlines on its connections; nil if there is no such client
 	naming   naming
 	fenceTTL time.Duration
 	ack      ReplicaAck
@@ -61,7 +60,6 @@ type Store struct {
 func New(client Client, settings Settings) *Store {
 	s := &Store{
 		client:    client,
-		bounded:   boundedClient(client, settings.Ack),
 		naming:    naming{prefix: settings.Prefix, lokiNet: settings.LokiNetKeys},
 		fenceTTL:  settings.FenceTTL,
 		ack:       settings.Ack,

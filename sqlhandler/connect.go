@@ -161,12 +161,15 @@ func (t *traffic) connect(ctx context.Context, p purpose, probe bool) (*connecti
 	default: // they are another pool's, or each call shall have a new one
 		conn, err = t.logins.take(until, db.Conn)
 	}
-	if until.Err() == nil || ctx.Err() != nil {
+	if until.Err() == nil {
 		return conn, err
 	}
 	if err == nil { // too late for this statement, but not for the next one
 		_ = conn.Close()
 		err = until.Err()
+	}
+	if ctx.Err() != nil {
+		return nil, err
 	}
 	waited := time.Since(begun).Round(time.Millisecond)
 	if isFull(db.Stats()) {

@@ -33,7 +33,14 @@ type fullHandler interface {
 var (
 	_ fullHandler   = (*witness)(nil)
 	_ loki.Notifier = (*witness)(nil)
+	_ loki.Bounder  = (*witness)(nil)
 )
+
+// Bounds is that of the handler.
+func (w *witness) Bounds() bool {
+	b, ok := w.handler.(loki.Bounder)
+	return ok && b.Bounds()
+}
 
 func (w *witness) Lock(ctx context.Context, c loki.Claim) (bool, error) {
 	g, err := w.Grant(ctx, c)

@@ -100,7 +100,7 @@ func (w *worker) open() error {
 		}
 		config.Secondary = &witness{referee.Secondary, w.Key, handler, w.tell}
 	default:
-		config.Secondary = &witness{referee.Secondary, w.Key, redishandler.New(w.client(referee.Secondary, &redis.Options{Addr: w.Secondary})), w.tell}
+		config.Secondary = &witness{referee.Secondary, w.Key, redishandler.New(w.client(referee.Secondary, &redis.Options{Addr: w.Secondary, ContextTimeoutEnabled: w.heeds()})), w.tell}
 	}
 	if w.Mode == referee.Sync {
 		config.Mirror = loki.MirrorSync
@@ -110,15 +110,17 @@ func (w *worker) open() error {
 	return err
 }
 
-// primary has clients as most services have them: with the defaults. Those of a quorum had better heed deadlines too, and
-// those of every other worker do.
+// heeds reports whether the worker's clients heed deadlines, as every other worker's do: calls are made on their callers'
+// goroutines then. The others are as most services have them, with the defaults.
+func (w *worker) heeds() bool { return w.Worker%2 == 0 }
+
 func (w *worker) primary() fullHandler {
 	if len(w.Primary) == 1 {
-		return redishandler.New(w.client(referee.Primary, &redis.Options{Addr: w.Primary[0]}))
+		return redishandler.New(w.client(referee.Primary, &redis.Options{Addr: w.Primary[0], ContextTimeoutEnabled: w.heeds()}))
 	}
 	var clients []*redis.Client
 	for i, addr := range w.Primary {
-		clients = append(clients, w.client(referee.Server(i+1), &redis.Options{Addr: addr, ContextTimeoutEnabled: w.Worker%2 == 0}))
+		clients = append(clients, w.client(referee.Server(i+1), &redis.Options{Addr: addr, ContextTimeoutEnabled: w.heeds()}))
 	}
 	return redlockhandler.New(clients)
 }

@@ -34,8 +34,6 @@ func (m async) acquire(ctx context.Context, r request) (*Lease, error) {
 		return nil, m.rollBack(ls, err)
 	case a.err != nil && fellBack != nil:
 		return nil, m.rollBack(ls, fellBack)
-	case isCutShort(a.err) && isHurried(ctx):
-		return nil, m.rollBack(ls, &notAcquiredError{key: r.key, why: noStore, errs: a.err, unavailable: true})
 	case a.err != nil:
 		return m.bySecondary(ctx, ls, a.err)
 	}

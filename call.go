@@ -60,8 +60,8 @@ func (a answer) saysNothing() bool { return a.calledOff || a.cutShort }
 // unknown reports whether an attempt of the call has an outcome that nobody knows, or nobody knows yet.
 func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 
-// call sends c to the handler, by send or, if that is nil, as op says, and waits for the answer as long as ctx and the smaller of limit and the store's timeout
-// allow. If ends is not zero, c is requested until then.
+// call sends c to the handler, by send or, if that is nil, as op says, and waits for the answer as long as ctx and the smaller
+// of limit and the store's timeout allow. If ends is not zero, c is requested until then.
 //
 // A first attempt that is silent for a quarter of that time is followed by a second one beside it, and the first answer
 // counts. An error counts only if there is no answer. What has not returned by then is abandoned: it goes on, on its own

@@ -95,9 +95,9 @@ func (l *Locker) primaryLimit(ctx context.Context, expiry time.Duration) time.Du
 	return limit
 }
 
-// isHurried reports whether ctx leaves too little time for two stores. Then the secondary decides only if the primary is known
-// to be down: a primary that was merely not given the time may have granted the key to another instance, of which the secondary
-// has not heard yet.
+// isHurried reports whether ctx leaves too little time for two stores. Then the primary has all of it, and the secondary decides
+// only if the primary is known to be down: one that was merely not given the time may have granted the key to another instance,
+// of which the secondary has not heard yet.
 func isHurried(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && time.Until(deadline) < 2*leastPatience

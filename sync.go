@@ -22,8 +22,6 @@ func (m inSync) acquire(ctx context.Context, r request) (*Lease, error) {
 	switch {
 	case err != nil:
 		return nil, m.rollBack(ls, err)
-	case isCutShort(a.err) && isHurried(ctx):
-		return nil, m.rollBack(ls, &notAcquiredError{key: r.key, why: noStore, errs: a.err, unavailable: true})
 	case a.err != nil:
 		return m.bySecondary(ctx, ls, a.err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the README tells a person on call to do.
+// What docs/operations.md has for taking a lock away.
 func TestOnCall_TakingALockFromItsHolder(t *testing.T) {
 	const expiry = 1500 * time.Millisecond
 	t.Run("delete the key", func(t *testing.T) {

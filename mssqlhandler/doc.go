@@ -17,7 +17,7 @@
 //
 // Every operation is one round trip of statements that commit by themselves. No transaction, session setting or
 // connection is kept: a claim outlives the connection that recorded it, and whatever the application does with
-// the same pool is not affected; how large that should be is in docs/sqlserver.md. Expiry is judged by the server's clock; no time of the client's
+// the same pool is not affected; how large that should be is in docs/operations.md. Expiry is judged by the server's clock; no time of the client's
 // is ever sent.
 //
 // Keys are exact: case, accents and blanks tell them apart. SQL Server compares without the blanks at the end, so that a key that

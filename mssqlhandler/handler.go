@@ -32,7 +32,7 @@ var (
 )
 
 // A burst of callers uses up to 24 connections at once (16 for acquisitions, 8 for renewals and releases, see
-// docs/sqlserver.md). database/sql keeps two of them by default and closes the others, which the next burst then waits for:
+// docs/operations.md). database/sql keeps two of them by default and closes the others, which the next burst then waits for:
 // a new connection is TCP, TLS and a login, and its first statement is the slowest. Those that are idle for longer than any
 // burst lasts are closed anyway, so that quiet instances leave the server its sessions.
 const (

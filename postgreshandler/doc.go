@@ -20,7 +20,7 @@
 //
 // Every operation is one statement that commits by itself. No transaction, session setting, advisory lock of a session or
 // connection is kept: a claim outlives the connection that recorded it, and whatever the application does with
-// the same pool is not affected; how large that should be is in docs/postgres.md. Expiry is judged by the server's clock alone; no time of the
+// the same pool is not affected; how large that should be is in docs/operations.md. Expiry is judged by the server's clock alone; no time of the
 // client's is ever sent, and no time zone matters.
 //
 // Keys are exact: they are compared by code points, and stored as they are. PostgreSQL cannot store a NUL; a key with one
@@ -75,8 +75,8 @@
 //	SELECT service_key, holder, granted_at, expires_at - clock_timestamp() AS remaining
 //	FROM loki_lockings WHERE expires_at > clock_timestamp() ORDER BY granted_at;
 //
-// How to take a lock from its holder, and what to ask the history, is in docs/postgres.md in the repository
-// (https://github.com/lokilock/loki/blob/main/docs/postgres.md).
+// How to take a lock away is in docs/operations.md in the repository, and what to ask the history in docs/postgres.md
+// (https://github.com/lokilock/loki/tree/main/docs).
 //
 // It does not wait for a lock, log, create its table, or know of another handler.
 package postgreshandler

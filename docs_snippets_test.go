@@ -3,6 +3,7 @@ package loki_test
 import (
 	"context"
 	"errors"
+	"expvar"
 	"log/slog"
 	"os/signal"
 	"syscall"
@@ -24,6 +25,14 @@ var _ = func(ctx context.Context, builder *loki.Builder) error {
 	err := migrations.Apply(ctx, db.DB) // creates the table, once for each deployment
 	builder.SetSecondaryLockHandler(mssqlhandler.New(db))
 	return err
+}
+
+var _ = func(builder *loki.Builder, logger *slog.Logger, counters *expvar.Map) {
+	logEvents := loki.LogEvents(logger)
+	builder.SetObserver(func(ctx context.Context, e loki.Event) {
+		logEvents(ctx, e)
+		counters.Add(string(e.Kind), 1) // expvar, or any other metrics library
+	})
 }
 
 var _ = func(ctx context.Context, handler *redishandler.Handler) (any, bool, error) {
@@ -53,8 +62,12 @@ var _ = func(locker *loki.Locker) (error, error) {
 	return stopsOnSignal, finishes
 }
 
-var _ = func(ctx context.Context, locker *loki.Locker, scheduled time.Time, berlin *time.Location) (err error) {
-	id := loki.OccurrenceID(scheduled, 24*time.Hour, berlin)
+var _ = func(ctx context.Context, locker *loki.Locker, scheduled time.Time) error {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		return err
+	}
+	id := loki.OccurrenceID(scheduled, 24*time.Hour, berlin) // scheduled: the time for which the scheduler planned this run
 	err = locker.ExecuteWithinLock(ctx, 30*time.Second, closeTheDay, loki.WithOccurrence(id, 48*time.Hour))
 	return loki.IgnoreBusy(err) // ErrDone is a kind of ErrBusy
 }

@@ -81,7 +81,7 @@ func TestDocs_ReadmeProgramRuns(t *testing.T) {
 	program = strings.ReplaceAll(program, "localhost:6379", server.Addr())
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	binary := filepath.Join(dir, "program")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, filepath.Join(dir, "main.go")).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, filepath.Join(dir, "main.go")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
 	first := exec.CommandContext(t.Context(), binary)

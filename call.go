@@ -68,20 +68,22 @@ func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 // goroutine, until the handler returns. Only a goroutine can be abandoned, and a handler may ignore its ctx: go-redis does
 // with its default settings.
 //
-// Where that may be, the first attempt is made on this goroutine, see bounded.go.
-func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit time.Duration, send func(context.Context, Claim) (Grant, error)) (a answer) {
+// Where that may be, the first attempt is made on this goroutine, see bounded.go. If batched is not nil it has been made
+// already, see batch.go, and the time is counted from then: whatever ends this call early, that attempt may be on its way.
+func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit time.Duration, send func(context.Context, Claim) (Grant, error), batched *attempt) (a answer) {
 	a = answer{sent: time.Now(), expiry: c.Expiry, ends: ends, weakest: c.Expiry}
-	if err := ctx.Err(); err != nil {
+	abandoned := s.abandonedBy(op)
+	patience := limit
+	limit = min(limit, s.timeout)
+	if batched != nil {
+		a.sent = batched.sent
+	} else if err := ctx.Err(); err != nil {
 		a.calledOff, a.err = true, s.wrap(op, c, err)
 		return a
-	}
-	abandoned := s.abandonedBy(op)
-	if err := abandoned.refusal(op, c.Key); err != nil {
+	} else if err := abandoned.refusal(op, c.Key); err != nil {
 		a.err = s.wrap(op, c, err)
 		return a
-	}
-	patience := limit
-	if limit = min(limit, s.timeout); limit <= 0 {
+	} else if limit <= 0 {
 		a.cutShort, a.err = true, s.wrap(op, c, NotSent(fmt.Errorf("not asked, no time left: %w", context.DeadlineExceeded)))
 		return a
 	}
@@ -91,6 +93,10 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		s.pace.note(a)
 		s.health.note(ctx, op, c.Key, a)
 	}()
+	if batched != nil && batched.done() && batched.err == nil {
+		a.Grant = batched.grant
+		return a
+	}
 	deadline := a.sent.Add(limit)
 	callers, isCallers := ctx.Deadline()
 	if isCallers = isCallers && callers.Before(deadline); isCallers {
@@ -100,9 +106,9 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		c.Expiry = untilEnd(ends)
 		a.expiry, a.weakest = c.Expiry, c.Expiry
 	}
-	silent := time.Until(deadline) / repeatFraction // until a second attempt
-	var here *attempt
-	if limit := min(silent, longestHere); s.mayAskHere(op, limit) {
+	silent := time.Until(a.sent.Add(deadline.Sub(a.sent) / repeatFraction)) // until a second attempt
+	here := batched
+	if limit := min(silent, longestHere); batched == nil && s.mayAskHere(op, limit) {
 		g, err := s.askHere(ctx, op, c, limit, send)
 		if err == nil {
 			a.Grant = g
@@ -129,7 +135,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	}
 	var answered *attempt
 	firstDone, secondDone := first.returned, (chan struct{})(nil)
-	if here != nil && silent <= 0 {
+	if here != batched && silent <= 0 {
 		firstDone = nil // its error says no more than that it was silent
 	}
 	for answered == nil && (firstDone != nil || secondDone != nil || silence != nil && silent <= 0) {
@@ -270,6 +276,7 @@ const (
 // attempt is one request of a call, on a goroutine of its own.
 type attempt struct {
 	key      string
+	sent     time.Time // before it left, if a batch has made it
 	state    atomic.Int32
 	returned chan struct{} // closed when the handler has returned: then the fields below may be read
 	grant    Grant

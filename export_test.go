@@ -9,6 +9,10 @@ const (
 	BreakerMaxPause = breakerMaxPause
 	PaceHolds       = paceHolds
 	LongestHere     = longestHere
+	MaxBatch        = maxBatch
+	MaxBatches      = maxBatches
+	EarlyFraction   = earlyFraction
+	QueueFraction   = queueFraction
 	RenewalFraction = renewalFraction
 	MarginFraction  = marginFraction
 	MaxPending      = maxPending

@@ -28,7 +28,7 @@ import (
 // An error that means "the store cannot be reached, or cannot answer now" is wrapped with [Unavailable]; any other error is
 // permanent, and goes to the caller as it is. See [IsUnavailable].
 //
-// What more a store can do it says with capabilities: [Granter], [Extender], [Releaser],
+// What more a store can do it says with capabilities: [Granter], [Extender], [BatchExtender], [Releaser],
 // [Notifier], [Inspector], [Bounder], [Validator]. Each is an interface of one method, found by type. A decorator that has a capability's method but whose inner handler does
 // not returns an error that matches [errors.ErrUnsupported] from it, and the Locker goes on as if it were absent.
 type LockHandler interface {
@@ -158,6 +158,25 @@ type Granter interface {
 // Without it the Locker renews with Lock, within the lease's validity only.
 type Extender interface {
 	Extend(ctx context.Context, c Claim) (held bool, err error)
+}
+
+// BatchExtender is the capability to extend many claims with one call, for a handler that is an [Extender] too.
+//
+// ExtendAll returns an answer for each claim, in their order: what Extend would have returned. Each claim is an atomic step of
+// its own, and what becomes of one does not change the answer to another. An error is for a call that has come to nothing:
+// then the outcome of every claim is unknown, and answers do not count. The call follows the rules of [LockHandler], as one
+// call: the deadline of ctx, [NotSent], [Claim.Repeated], which is never set here. No claims are no error. The Locker sends
+// up to 128 claims at once, and ctx has none of the values of their callers' contexts.
+//
+// Without it each lease is renewed by a call of its own.
+type BatchExtender interface {
+	ExtendAll(ctx context.Context, claims []Claim) ([]Extended, error)
+}
+
+// Extended is the answer to one claim of a batch.
+type Extended struct {
+	Held bool
+	Err  error // not nil: unknown
 }
 
 // Releaser is the capability to report what a release found.

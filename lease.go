@@ -44,11 +44,13 @@ type Lease struct {
 	hold               time.Time    // the end of the minimum hold: not released before it
 	due                agenda.Entry // the end of the validity, or the next renewal
 	renewAt            time.Time
-	renewing           chan struct{} // not nil while a renewal is under way; closed when it has noted its outcome
-	abort              context.CancelFunc
-	renewErr           error    // of the renewals that failed since the last one that did not
-	refusal            *refusal // not nil while the secondary names another holder
-	refused            int      // how often it has
+	renewing           chan struct{}      // not nil while a renewal is under way; closed when it has noted its outcome
+	abort              context.CancelFunc // calls it off
+	queued             bool               // it waits for others, to be sent in a batch
+	batched            *attempt           // that a batch has made for it
+	renewErr           error              // of the renewals that failed since the last one that did not
+	refusal            *refusal           // not nil while the secondary names another holder
+	refused            int                // how often it has
 
 	// Of a lease that is over.
 	validAtEnd     time.Time
@@ -227,10 +229,29 @@ func (ls *Lease) start(authority Store, a answer) bool {
 // plan sets the lease's one timer. It is called with mu held.
 func (ls *Lease) plan() {
 	at := ls.valid()
-	if ls.renewal && ls.renewing == nil && ls.ctx.Err() == nil && ls.renewAt.Before(at) {
-		at = ls.renewAt
+	early := time.Duration(0)
+	if until := ls.renewAt.Add(ls.claim.Expiry / queueFraction); ls.queued && until.Before(at) {
+		at = until
 	}
-	ls.locker.agenda.Set(&ls.due, at)
+	if ls.renewal && ls.renewing == nil && ls.ctx.Err() == nil && ls.renewAt.Before(at) {
+		at, early = ls.renewAt, ls.early()
+	}
+	ls.locker.agenda.Set(&ls.due, at, early)
+}
+
+// early returns how much earlier than it is due a renewal may begin, to be one of a batch. It is called with mu held.
+func (ls *Lease) early() time.Duration {
+	if !ls.sharesBatches() {
+		return 0
+	}
+	return ls.claim.Expiry / earlyFraction
+}
+
+// sharesBatches reports whether the next renewal may be one of a batch. One whose last renewal failed goes alone: when
+// it is tried again is part of what is promised. It is called with mu held.
+func (ls *Lease) sharesBatches() bool {
+	return ls.authority == Primary && ls.primary.stands && ls.renewErr == nil &&
+		ls.claim.Expiry/renewalFraction >= leastPatience && ls.locker.primary.extendsAll()
 }
 
 // tick is called when the validity has ended or a renewal is due. One renewal is under way at a time.
@@ -246,22 +267,36 @@ func (ls *Lease) tick() {
 		ls.mu.Unlock()
 		ls.lose(ErrExpired, why)
 		return
-	case ls.renewal && ls.renewing == nil && ls.ctx.Err() == nil && !now.Before(ls.renewAt):
-		// It does not end with fn: the release comes after it (see awaitRenewal), and a request that was called off could be
-		// carried out after the release.
-		ctx, abort := context.WithDeadline(context.WithoutCancel(ls.base), ls.valid())
-		ls.abort, ls.renewing = abort, make(chan struct{})
-		go ls.renew(ctx)
+	case ls.renewal && ls.renewing == nil && ls.ctx.Err() == nil && !now.Before(ls.renewAt.Add(-ls.early())):
+		ls.renewing = make(chan struct{})
+		if ls.queued = ls.sharesBatches() && ls.locker.batches.add(ls); !ls.queued {
+			ls.renewAlone(nil)
+		}
+	case ls.queued && !now.Before(ls.renewAt.Add(ls.claim.Expiry/queueFraction)):
+		ls.renewAlone(nil)
 	}
 	ls.plan()
 	ls.mu.Unlock()
+}
+
+// renewAlone begins a round of renewal, or goes on with one of which a batch has made the first attempt. It is called with mu
+// held.
+func (ls *Lease) renewAlone(batched *attempt) {
+	// It does not end with fn: the release comes after it (see awaitRenewal), and a request that was called off could be
+	// carried out after the release.
+	ctx, abort := context.WithDeadline(context.WithoutCancel(ls.base), ls.valid())
+	ls.abort, ls.batched, ls.queued = abort, batched, false
+	go ls.renew(ctx)
 }
 
 // renew is one round of renewal.
 func (ls *Lease) renew(ctx context.Context) {
 	r := ls.locker.mode.renew(ctx, ls)
 	ls.mu.Lock()
-	ls.abort()
+	if ls.abort != nil {
+		ls.abort()
+		ls.abort = nil
+	}
 	lostAtEnd := r.lost != nil && ls.over && ls.noteLost(r.lost, r.err) // before the release goes on, which waits for renewing
 	close(ls.renewing)
 	ls.renewing = nil
@@ -339,14 +374,56 @@ func (ls *Lease) finish(cause error) {
 // a third of the expiry more is called off.
 func (ls *Lease) awaitRenewal() {
 	ls.mu.Lock()
-	renewing, abort := ls.renewing, ls.abort
+	renewing := ls.renewing
 	ls.mu.Unlock()
 	if renewing == nil {
 		return
 	}
-	timer := time.AfterFunc(ls.claim.Expiry/renewalFraction, abort)
+	timer := time.AfterFunc(ls.claim.Expiry/renewalFraction, func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if ls.abort != nil { // else it is in a batch, whose time is short
+			ls.abort()
+		}
+	})
 	<-renewing
 	timer.Stop()
+}
+
+// The rest of a renewal in a batch, see batch.go.
+
+// leaveQueue takes a lease out of the queue that waits for a batch. It returns the claim to extend, and how long that may take;
+// false if it does not wait any more.
+func (ls *Lease) leaveQueue() (c Claim, limit time.Duration, waited bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	waited, ls.queued = ls.queued, false
+	return ls.claimFor(ls.locker.primary, ""), min(time.Until(ls.valid())/2, ls.claim.Expiry/renewalFraction), waited
+}
+
+// renewAfter goes on with a renewal alone, after the attempt that a batch has made, if it has.
+func (ls *Lease) renewAfter(batched *attempt) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.renewAlone(batched)
+}
+
+// renewedBy completes a renewal to which a batch has brought a yes. No store is asked any more, so it does not wait.
+func (ls *Lease) renewedBy(batched *attempt) {
+	ls.mu.Lock()
+	ls.batched = batched
+	ls.mu.Unlock()
+	ls.renew(context.WithoutCancel(ls.base))
+}
+
+// takeBatched returns the attempt to extend the record in a store that a batch has made, for the call that goes on with it.
+func (ls *Lease) takeBatched(s *store) (batched *attempt) {
+	if s.name == Primary {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		batched, ls.batched = ls.batched, nil
+	}
+	return batched
 }
 
 // finishNow ends the lease without waiting for a verdict or a release, which the caller has to see to if it reports true.
@@ -401,6 +478,10 @@ func (ls *Lease) end(lost *lostError, cause error) bool {
 	ls.quiet = ls.quiet || lost != nil && errors.Is(lost, ErrConflict)
 	ls.locker.background.add(1) // for release, which follows
 	ls.locker.agenda.Stop(&ls.due)
+	if ls.queued { // its renewal has not begun: the release need not wait for it
+		close(ls.renewing)
+		ls.renewing, ls.queued = nil, false
+	}
 	ls.endRecords()
 	hold, _ := ls.wants(Primary)
 	inUse := ls.inUse()

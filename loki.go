@@ -25,6 +25,7 @@ type Locker struct {
 	events     *events
 
 	agenda     *agenda.Agenda // of every lease's timer
+	batches    batcher        // of renewals
 	keys       *keyTable
 	suspects   suspects
 	longest    atomic.Int64 // the longest expiry that was asked for
@@ -57,12 +58,12 @@ func New(c Config) (*Locker, error) {
 		primary:    newStore(Primary, c.Primary, cmp.Or(c.PrimaryTimeout, DefaultPrimaryTimeout), events),
 		secondary:  newStore(Secondary, c.Secondary, cmp.Or(c.SecondaryTimeout, DefaultSecondaryTimeout), events),
 		events:     events,
-		agenda:     agenda.New(),
 		keys:       newKeyTable(),
 		closing:    make(chan struct{}),
 		leases:     make(map[*Lease]struct{}),
 	}
-	l.self = l
+	l.self, l.batches.l = l, l
+	l.agenda = agenda.New(l.batches.next)
 	for _, s := range l.stores() {
 		s.background = newReconciler(l, s)
 	}

@@ -244,7 +244,7 @@ func (l *Locker) extend(ctx context.Context, ls *Lease, s *store, limit time.Dur
 	if !s.extends() {
 		s.background.replaces(c)
 	}
-	a := s.extend(ctx, c, time.Time{}, limit)
+	a := s.extend(ctx, c, time.Time{}, limit, ls.takeBatched(s))
 	ls.answered(s, a)
 	return a
 }

@@ -257,7 +257,7 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 	case q.step == stepDrop:
 		a = w.s.release(ctx, q.claim, q.limit)
 	case q.extend:
-		a = w.s.extend(ctx, q.claim, q.end, q.limit)
+		a = w.s.extend(ctx, q.claim, q.end, q.limit, nil)
 		a.reports = w.s.extends()
 	default:
 		w.replaces(q.claim)

@@ -167,7 +167,7 @@ func TestCoreKeepsToItsPlaces(t *testing.T) {
 	}{
 		"the mutex of a lease is locked by its own methods alone": {regexp.MustCompile(`\bls\.mu\.`), []string{"lease.go"}},
 		"one agenda has every lease's timer; others time a call, a wait or a probe": {
-			regexp.MustCompile(`time\.(AfterFunc|NewTimer|After|NewTicker|Tick)\(`), []string{"call.go", "wait.go", "health.go", "lease.go", "reconcile.go"},
+			regexp.MustCompile(`time\.(AfterFunc|NewTimer|After|NewTicker|Tick)\(`), []string{"call.go", "batch.go", "wait.go", "health.go", "lease.go", "reconcile.go"},
 		},
 		"the modes name the secondary, and what puts a Locker together": {
 			regexp.MustCompile(`\b(m|l|ls\.locker)\.secondary\b`), []string{"loki.go", "mode.go", "async.go", "sync.go", "lease.go"},

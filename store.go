@@ -3,6 +3,7 @@ package loki
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,18 +41,18 @@ type store struct {
 	health  *health
 
 	handler  LockHandler
-	granter  Granter  // nil where the handler is none
-	extender Extender // nil where the handler is none
-	releaser Releaser // nil where the handler is none
-	notifier Notifier // nil where the handler is none
-	bounds   bool     // the handler is a Bounder
+	granter  Granter       // nil where the handler is none
+	extender Extender      // nil where the handler is none
+	batch    BatchExtender // nil where the handler is none
+	releaser Releaser      // nil where the handler is none
+	notifier Notifier      // nil where the handler is none
+	bounds   bool          // the handler is a Bounder
 
 	pace pace // of its latest answers
 
-	// noExtend and noReport are set when the extender, or the releaser, turned out to be a decorator around a handler that
+	// These are set when the extender, the batch extender or the releaser turned out to be a decorator around a handler that
 	// is none.
-	noExtend atomic.Bool
-	noReport atomic.Bool
+	noExtend, noBatch, noReport atomic.Bool
 
 	// Abandoned subscriptions and probes do not keep locks from being acquired: they count apart.
 	abandoned, abandonedNotify, abandonedProbe abandonedCalls
@@ -75,6 +76,7 @@ func newStore(name Store, h LockHandler, timeout time.Duration, events *events) 
 	s.close = sync.OnceFunc(func() { close(s.closing) })
 	s.granter, _ = h.(Granter)
 	s.extender, _ = h.(Extender)
+	s.batch, _ = h.(BatchExtender)
 	s.releaser, _ = h.(Releaser)
 	s.notifier, _ = h.(Notifier)
 	if b, ok := h.(Bounder); ok {
@@ -85,7 +87,7 @@ func newStore(name Store, h LockHandler, timeout time.Duration, events *events) 
 
 // lock requests c, until ends or, if that is zero, for c.Expiry.
 func (s *store) lock(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
-	a := s.call(ctx, OpLock, c, ends, limit, nil)
+	a := s.call(ctx, OpLock, c, ends, limit, nil, nil)
 	a.couldRecord = true
 	if a.err == nil && a.Contended && s.name == Secondary { // not that another holder has a record
 		a.err = s.wrap(OpLock, c, Unavailable(errContended))
@@ -94,16 +96,17 @@ func (s *store) lock(ctx context.Context, c Claim, ends time.Time, limit time.Du
 }
 
 // extend extends c, until ends or, if that is zero, for c.Expiry. Without an Extender it is a Lock, which records a claim
-// anew that the store has forgotten: callers extend within the lease's validity only, where that harms no other instance.
-func (s *store) extend(ctx context.Context, c Claim, ends time.Time, limit time.Duration) answer {
-	a := s.call(ctx, OpExtend, c, ends, limit, nil)
+// anew that the store has forgotten: callers extend within the lease's validity only, where that harms no other instance. A
+// batch may have made the first attempt.
+func (s *store) extend(ctx context.Context, c Claim, ends time.Time, limit time.Duration, batched *attempt) answer {
+	a := s.call(ctx, OpExtend, c, ends, limit, nil, batched)
 	a.couldRecord = !s.extends()
 	return a
 }
 
 // release removes c if it holds. The answer's Held is whether it did, where the store reports that.
 func (s *store) release(ctx context.Context, c Claim, limit time.Duration) answer {
-	a := s.call(ctx, OpRelease, c, time.Time{}, limit, nil)
+	a := s.call(ctx, OpRelease, c, time.Time{}, limit, nil, nil)
 	a.reports = s.reports()
 	return a
 }
@@ -143,6 +146,30 @@ func (s *store) request(ctx context.Context, op Op, c Claim) (Grant, error) {
 // extends reports whether extend only extends.
 func (s *store) extends() bool { return s.extender != nil && !s.noExtend.Load() }
 
+// extendsAll reports whether many claims can be extended with one call.
+func (s *store) extendsAll() bool { return s.batch != nil && !s.noBatch.Load() && s.extends() }
+
+// extendAll extends claims with one call of the handler, and returns an answer for each.
+func (s *store) extendAll(ctx context.Context, claims []Claim) (answers []Extended, err error) {
+	_, err = s.ask(ctx, OpExtend, claims[0], func(ctx context.Context, _ Claim) (_ Grant, err error) {
+		answers, err = s.batch.ExtendAll(ctx, claims)
+		for _, a := range answers {
+			if a.Err != nil {
+				_ = a.Err.Error() // see ask
+			}
+		}
+		return Grant{}, err
+	})
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		s.noBatch.Store(true)
+		err = NotSent(err)
+	case err == nil && len(answers) != len(claims):
+		err = fmt.Errorf("the handler has returned %d answers to %d claims", len(answers), len(claims))
+	}
+	return answers, err
+}
+
 // reports reports whether a release says what it found.
 func (s *store) reports() bool { return s.releaser != nil && !s.noReport.Load() }
 
@@ -155,7 +182,7 @@ func (s *store) inspect(ctx context.Context, key string, limit time.Duration) an
 		}
 		h, held, err := inspector.Inspect(ctx, c.Key)
 		return Grant{Held: held, HeldBy: h}, err
-	})
+	}, nil)
 }
 
 // probe finds out whether the store would grant key: it acquires and releases a lock of its own beside it. Only a grant, or
@@ -169,7 +196,7 @@ func (s *store) probe(ctx context.Context, key string) {
 			err = s.handler.Release(ctx, c)
 		}
 		return Grant{Held: true}, err
-	})
+	}, nil)
 }
 
 const (
@@ -204,7 +231,7 @@ func (s *store) subscribe(ctx context.Context, key string, limit time.Duration) 
 		frees, err := s.notifier.Notify(life, key)
 		opened <- frees
 		return Grant{}, err
-	})
+	}, nil)
 	switch {
 	case a.err == nil:
 		n.wakeUps, n.stop = <-opened, stop

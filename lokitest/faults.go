@@ -102,6 +102,28 @@ func (f *Faults) Extend(ctx context.Context, c loki.Claim) (held bool, err error
 	return held && err == nil, err
 }
 
+// ExtendAll is the inner handler's, with the fault of [OpExtend]: one for the whole call. What [Faults.Decide] is asked about is
+// the first claim.
+func (f *Faults) ExtendAll(ctx context.Context, claims []loki.Claim) (answers []loki.Extended, err error) {
+	inner, err := as[loki.BatchExtender](f.inner)
+	if err != nil {
+		return nil, err
+	}
+	var first loki.Claim
+	if len(claims) > 0 {
+		first = claims[0]
+	}
+	answers = make([]loki.Extended, len(claims)) // of one that is refused
+	err = f.call(ctx, OpExtend, first, func(ctx context.Context) error {
+		answers, err = inner.ExtendAll(ctx, claims)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answers, nil
+}
+
 // Release is the inner handler's, with the fault of [OpRelease].
 func (f *Faults) Release(ctx context.Context, c loki.Claim) error {
 	return f.call(ctx, OpRelease, c, func(ctx context.Context) error { return f.inner.Release(ctx, c) })

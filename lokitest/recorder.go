@@ -21,6 +21,9 @@ type Call struct {
 	Holder loki.Holder // the answer of Inspect
 	Err    error
 
+	// Batch is how many claims the call of ExtendAll had that this was one of; 0 if it was a call of Extend.
+	Batch int
+
 	// Start and End are when the call was made and when it returned. End is zero while it is under way, and for ever
 	// if it panicked.
 	Start, End time.Time
@@ -115,6 +118,27 @@ func (r *Recorder) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	held, err := inner.Extend(ctx, c)
 	r.end(call, Call{Held: held, Err: err})
 	return held, err
+}
+
+// ExtendAll is the inner handler's. Each claim is recorded as a call of its own.
+func (r *Recorder) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
+	inner, err := as[loki.BatchExtender](r.inner)
+	if err != nil {
+		return nil, err
+	}
+	calls := make([]*Call, len(claims))
+	for i, c := range claims {
+		calls[i] = r.begin(OpExtend, c)
+	}
+	answers, err := inner.ExtendAll(ctx, claims)
+	for i, call := range calls {
+		answer := Call{Batch: len(claims), Err: err}
+		if err == nil && i < len(answers) {
+			answer.Held, answer.Err = answers[i].Held, answers[i].Err
+		}
+		r.end(call, answer)
+	}
+	return answers, err
 }
 
 // Release is the inner handler's.

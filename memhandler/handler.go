@@ -28,13 +28,14 @@ type Handler struct {
 }
 
 var (
-	_ loki.LockHandler = (*Handler)(nil)
-	_ loki.Granter     = (*Handler)(nil)
-	_ loki.Extender    = (*Handler)(nil)
-	_ loki.Releaser    = (*Handler)(nil)
-	_ loki.Notifier    = (*Handler)(nil)
-	_ loki.Inspector   = (*Handler)(nil)
-	_ loki.Bounder     = (*Handler)(nil)
+	_ loki.LockHandler   = (*Handler)(nil)
+	_ loki.Granter       = (*Handler)(nil)
+	_ loki.Extender      = (*Handler)(nil)
+	_ loki.BatchExtender = (*Handler)(nil)
+	_ loki.Releaser      = (*Handler)(nil)
+	_ loki.Notifier      = (*Handler)(nil)
+	_ loki.Inspector     = (*Handler)(nil)
+	_ loki.Bounder       = (*Handler)(nil)
 )
 
 // New returns an empty store. Give the same one to every Locker that is to compete for the same locks.
@@ -93,6 +94,18 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	}
 	h.renew(r, c, now)
 	return true, nil
+}
+
+// ExtendAll is [Handler.Extend] of each claim. It fails only if ctx has ended.
+func (h *Handler) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	answers := make([]loki.Extended, len(claims))
+	for i, c := range claims {
+		answers[i].Held, answers[i].Err = h.Extend(ctx, c)
+	}
+	return answers, nil
 }
 
 // Bounds returns true: no method waits for anything.

@@ -3,7 +3,9 @@
 // A timer for each deadline costs an allocation, and the runtime moves all of them. Most deadlines of a process that is
 // well are set and stopped again long before they are due: here that costs a few comparisons, and the runtime's timer is
 // touched only for a deadline that is earlier than all others. There is no goroutine while nothing is due, so there is
-// nothing to close. It does not know what its entries are for.
+// nothing to close. A deadline may have some time before it in which it is called as well if another one is due then: so
+// deadlines come together that need not be apart, and what is done for all of them is done once. It does not know what its
+// entries are for.
 package agenda
 
 import (
@@ -15,6 +17,7 @@ import (
 // Agenda calls the functions of entries when they are due. It is safe for concurrent use.
 type Agenda struct {
 	start time.Time // deadlines are counted from here, on the monotonic clock
+	rest  func()    // see New
 
 	mu      sync.Mutex // guards what follows and every entry; not held while a function runs
 	heap    []*Entry   // the earliest first; the children of i are 2i+1 and 2i+2
@@ -28,7 +31,8 @@ type Agenda struct {
 type Entry struct {
 	owner Owner
 	at    time.Duration
-	place int // in the heap, counted from 1; 0: not scheduled
+	early time.Duration // how much earlier it may be called
+	place int           // in the heap, counted from 1; 0: not scheduled
 }
 
 const (
@@ -38,8 +42,8 @@ const (
 	farAway = time.Minute
 )
 
-// New returns an agenda without entries.
-func New() *Agenda { return &Agenda{start: time.Now(), wake: never} }
+// New returns an agenda without entries. It calls rest, as if that were an entry's, whenever all has been called that was due.
+func New(rest func()) *Agenda { return &Agenda{start: time.Now(), rest: rest, wake: never} }
 
 // Owner is what an entry is for.
 type Owner interface {
@@ -52,17 +56,18 @@ type Owner interface {
 // Init sets the owner of e. It comes before the first [Agenda.Set], once.
 func (e *Entry) Init(o Owner) { e.owner = o }
 
-// Set has e called once at the time at, instead of when it was to be called before. A time that has passed is now. The
-// call is never made on the caller's goroutine, so the caller may hold a mutex that e's function locks. It costs O(log n)
-// and allocates nothing but room in the heap.
+// Set has e called once at the time at, instead of when it was to be called before; or up to early before that, if
+// an entry with an earlier deadline is due then. A time that has passed is now. The call is never made on the caller's
+// goroutine, so the caller may hold a mutex that e's function locks. It costs O(log n) and allocates nothing but room in the
+// heap.
 //
 // e may be about to be called already, for a deadline that has passed. Then it is called for that one too: a function
 // whose deadline may move looks at the time itself.
-func (a *Agenda) Set(e *Entry, at time.Time) {
+func (a *Agenda) Set(e *Entry, at time.Time, early time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := e.at
-	e.at = at.Sub(a.start) // saturates, centuries away
+	e.at, e.early = at.Sub(a.start), early // saturates, centuries away
 	switch {
 	case e.place == 0:
 		a.heap = append(a.heap, e)
@@ -118,15 +123,36 @@ func (a *Agenda) due() {
 		return
 	}
 	a.calling, a.wake = true, never
-	for len(a.heap) > 0 && a.heap[0].at <= time.Since(a.start) {
-		e := a.heap[0]
-		a.remove(0)
+	early := false // only if something is due
+	for {
+		called := false
+		for len(a.heap) > 0 && a.isDue(a.heap[0], early) {
+			called, early = true, true
+			e := a.heap[0]
+			a.remove(0)
+			a.mu.Unlock()
+			e.owner.Due()
+			a.mu.Lock()
+		}
+		if !called {
+			break
+		}
 		a.mu.Unlock()
-		e.owner.Due()
+		a.rest()
 		a.mu.Lock()
+		early = false
 	}
 	a.calling = false
 	a.arm()
+}
+
+// isDue is called with mu held.
+func (a *Agenda) isDue(e *Entry, early bool) bool {
+	at := e.at
+	if early {
+		at -= e.early
+	}
+	return at <= time.Since(a.start)
 }
 
 // remove takes the entry at i out of the heap. It is called with mu held.

@@ -50,13 +50,13 @@ func nothing() {}
 
 func TestAgenda_CallsEachWhenItIsDueAndInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := agenda.New()
+		a := agenda.New(nothing)
 		order := make(chan string, 4)
 		entries := make(map[string]*agenda.Entry)
 		for name, second := range map[string]int{"c": 30, "a": 10, "d": 40, "b": 20} {
 			entries[name] = new(agenda.Entry)
 			entries[name].Init(call(func() { order <- name }))
-			a.Set(entries[name], time.Now().Add(time.Duration(second)*time.Second))
+			a.Set(entries[name], time.Now().Add(time.Duration(second)*time.Second), 0)
 		}
 		start := time.Now()
 		for i, name := range []string{"a", "b", "c", "d"} {
@@ -68,12 +68,12 @@ func TestAgenda_CallsEachWhenItIsDueAndInOrder(t *testing.T) {
 
 func TestAgenda_SetAgainMovesTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, start := agenda.New(), time.Now()
+		a, start := agenda.New(nothing), time.Now()
 		later, earlier := newDeadline(start, nothing), newDeadline(start, nothing)
-		a.Set(&later.Entry, start.Add(10*time.Second))
-		a.Set(&earlier.Entry, start.Add(30*time.Second))
-		a.Set(&later.Entry, start.Add(40*time.Second))
-		a.Set(&earlier.Entry, start.Add(5*time.Second))
+		a.Set(&later.Entry, start.Add(10*time.Second), 0)
+		a.Set(&earlier.Entry, start.Add(30*time.Second), 0)
+		a.Set(&later.Entry, start.Add(40*time.Second), 0)
+		a.Set(&earlier.Entry, start.Add(5*time.Second), 0)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []int{40}, later.calls())
@@ -83,11 +83,11 @@ func TestAgenda_SetAgainMovesTheDeadline(t *testing.T) {
 
 func TestAgenda_AStoppedEntryIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, start := agenda.New(), time.Now()
+		a, start := agenda.New(nothing), time.Now()
 		stopped, other := newDeadline(start, nothing), newDeadline(start, nothing)
 		require.False(t, a.Stop(&stopped.Entry), "it was never set")
-		a.Set(&stopped.Entry, start.Add(time.Second))
-		a.Set(&other.Entry, start.Add(2*time.Second))
+		a.Set(&stopped.Entry, start.Add(time.Second), 0)
+		a.Set(&other.Entry, start.Add(2*time.Second), 0)
 		require.True(t, a.Stop(&stopped.Entry))
 		require.False(t, a.Stop(&stopped.Entry), "once is enough")
 		time.Sleep(time.Minute)
@@ -96,7 +96,7 @@ func TestAgenda_AStoppedEntryIsNotCalled(t *testing.T) {
 		require.Equal(t, []int{2}, other.calls())
 		require.False(t, a.Stop(&other.Entry), "it has been called")
 
-		a.Set(&stopped.Entry, time.Now().Add(time.Second)) // it can be set again, also on an agenda that was empty
+		a.Set(&stopped.Entry, time.Now().Add(time.Second), 0) // it can be set again, also on an agenda that was empty
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []int{61}, stopped.calls())
@@ -105,7 +105,7 @@ func TestAgenda_AStoppedEntryIsNotCalled(t *testing.T) {
 
 func TestAgenda_ATimeThatHasPassedIsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, start := agenda.New(), time.Now()
+		a, start := agenda.New(nothing), time.Now()
 		var mu sync.Mutex
 		called := false
 		var e agenda.Entry
@@ -115,8 +115,8 @@ func TestAgenda_ATimeThatHasPassedIsNow(t *testing.T) {
 			called = true
 		}))
 		mu.Lock() // a caller may hold the mutex that the function locks
-		a.Set(&e, start.Add(-time.Hour))
-		a.Set(&e, time.Time{})
+		a.Set(&e, start.Add(-time.Hour), 0)
+		a.Set(&e, time.Time{}, 0)
 		mu.Unlock()
 		synctest.Wait()
 		require.True(t, called)
@@ -126,18 +126,18 @@ func TestAgenda_ATimeThatHasPassedIsNow(t *testing.T) {
 
 func TestAgenda_AFunctionMaySetAndStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, start := agenda.New(), time.Now()
+		a, start := agenda.New(nothing), time.Now()
 		var again, stopped *deadline
 		rest := 3
 		stopped = newDeadline(start, nothing)
 		again = newDeadline(start, func() {
 			a.Stop(&stopped.Entry)
 			if rest--; rest > 0 {
-				a.Set(&again.Entry, time.Now().Add(time.Second))
+				a.Set(&again.Entry, time.Now().Add(time.Second), 0)
 			}
 		})
-		a.Set(&again.Entry, start.Add(time.Second))
-		a.Set(&stopped.Entry, start.Add(time.Second+time.Millisecond))
+		a.Set(&again.Entry, start.Add(time.Second), 0)
+		a.Set(&stopped.Entry, start.Add(time.Second+time.Millisecond), 0)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []int{1, 2, 3}, again.calls())
@@ -145,9 +145,30 @@ func TestAgenda_AFunctionMaySetAndStop(t *testing.T) {
 	})
 }
 
+// An entry that may be early joins another that is due, and is on time where none is.
+func TestAgenda_AnEarlyEntryJoinsOneThatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, rests := time.Now(), []int(nil)
+		a := agenda.New(func() { rests = append(rests, int(time.Since(start).Seconds())) })
+		var entries []*deadline
+		for _, e := range []struct{ at, early int }{{10, 2}, {11, 2}, {12, 2}, {13, 2}, {14, 0}, {15, 20}} {
+			d := newDeadline(start, nothing)
+			a.Set(&d.Entry, start.Add(time.Duration(e.at)*time.Second), time.Duration(e.early)*time.Second)
+			entries = append(entries, d)
+		}
+		time.Sleep(time.Minute)
+		var called []int
+		for _, d := range entries {
+			called = append(called, d.calls()...)
+		}
+		require.Equal(t, []int{10, 10, 10, 13, 14, 14}, called)
+		require.Equal(t, []int{10, 13, 14}, rests, "once, when all that was due has been called")
+	})
+}
+
 func TestAgenda_CallsDoNotOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := agenda.New()
+		a := agenda.New(nothing)
 		var running, most, calls atomic.Int64
 		entries := make([]agenda.Entry, 4)
 		for i := range entries {
@@ -159,14 +180,14 @@ func TestAgenda_CallsDoNotOverlap(t *testing.T) {
 			}))
 		}
 		for i := range entries {
-			a.Set(&entries[i], time.Now())
+			a.Set(&entries[i], time.Now(), 0)
 			time.Sleep(time.Second / 2)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.EqualValues(t, len(entries), calls.Load())
 		for i := range entries { // what was set during a call has not left the timer in disorder
-			a.Set(&entries[i], time.Now().Add(time.Minute))
+			a.Set(&entries[i], time.Now().Add(time.Minute), 0)
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
@@ -180,7 +201,7 @@ func TestAgenda_IsALongListOfDeadlines(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
-			a, start := agenda.New(), time.Now()
+			a, start := agenda.New(nothing), time.Now()
 			entries := make([]*deadline, 50)
 			want := make([][]int, len(entries))
 			at := make([]int, len(entries)) // 0: not set
@@ -204,7 +225,7 @@ func TestAgenda_IsALongListOfDeadlines(t *testing.T) {
 						continue
 					}
 					at[i] = second + 1 + rng.IntN(40)
-					a.Set(&entries[i].Entry, start.Add(time.Duration(at[i])*time.Second))
+					a.Set(&entries[i].Entry, start.Add(time.Duration(at[i])*time.Second), 0)
 				}
 			}
 			for i := range entries {
@@ -215,7 +236,7 @@ func TestAgenda_IsALongListOfDeadlines(t *testing.T) {
 }
 
 func TestAgenda_ManyGoroutinesAtOnce(t *testing.T) {
-	a := agenda.New()
+	a := agenda.New(nothing)
 	var running, overlaps, calls atomic.Int64
 	var wg sync.WaitGroup
 	called := func() {
@@ -238,8 +259,8 @@ func TestAgenda_ManyGoroutinesAtOnce(t *testing.T) {
 			}
 			for i := range 5000 {
 				e := &entries[i%len(entries)]
-				a.Set(e, time.Now().Add(time.Duration(i%7)*100*time.Microsecond))
-				a.Set(&earliest[i%len(earliest)], start.Add(-time.Duration(i))) // which sets a timer that has just fired
+				a.Set(e, time.Now().Add(time.Duration(i%7)*100*time.Microsecond), 0)
+				a.Set(&earliest[i%len(earliest)], start.Add(-time.Duration(i)), 0) // which sets a timer that has just fired
 				if i%3 == 0 {
 					a.Stop(e)
 				}
@@ -255,18 +276,18 @@ func TestAgenda_ManyGoroutinesAtOnce(t *testing.T) {
 }
 
 func TestAgenda_AllocatesNothingForADeadline(t *testing.T) {
-	a := agenda.New()
+	a := agenda.New(nothing)
 	entries := make([]agenda.Entry, 2)
 	for i := range entries {
 		entries[i].Init(call(nothing))
-		a.Set(&entries[i], time.Now().Add(time.Hour))
+		a.Set(&entries[i], time.Now().Add(time.Hour), 0)
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		for i := range entries {
 			a.Stop(&entries[i])
 		}
 		for i := range entries {
-			a.Set(&entries[i], time.Now().Add(time.Hour))
+			a.Set(&entries[i], time.Now().Add(time.Hour), 0)
 		}
 	}))
 }
@@ -275,11 +296,11 @@ func TestAgenda_AllocatesNothingForADeadline(t *testing.T) {
 func TestAgenda_IsForgottenWhenItIsEmpty(t *testing.T) {
 	freed := make(chan struct{})
 	func() {
-		a := agenda.New()
+		a := agenda.New(nothing)
 		runtime.AddCleanup(a, func(c chan struct{}) { close(c) }, freed)
 		var e agenda.Entry
 		e.Init(call(nothing))
-		a.Set(&e, time.Now().Add(1000*time.Hour))
+		a.Set(&e, time.Now().Add(1000*time.Hour), 0)
 		a.Stop(&e)
 	}()
 	require.Eventually(t, func() bool {
@@ -296,11 +317,11 @@ func TestAgenda_IsForgottenWhenItIsEmpty(t *testing.T) {
 func BenchmarkSetStop(b *testing.B) {
 	for _, others := range []int{0, 100, 100_000} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
-			a, start := agenda.New(), time.Now()
+			a, start := agenda.New(nothing), time.Now()
 			entries := make([]agenda.Entry, others)
 			for i := range entries {
 				entries[i].Init(call(nothing))
-				a.Set(&entries[i], start.Add(30*time.Second+rand.N(30*time.Second)))
+				a.Set(&entries[i], start.Add(30*time.Second+rand.N(30*time.Second)), 0)
 			}
 			var e agenda.Entry
 			e.Init(call(nothing))
@@ -310,7 +331,7 @@ func BenchmarkSetStop(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				a.Set(&e, ats[i%len(ats)])
+				a.Set(&e, ats[i%len(ats)], 0)
 				a.Stop(&e)
 			}
 		})

@@ -21,7 +21,7 @@ type Client interface {
 }
 
 // Handler is a [loki.LockHandler] that keeps claims in Redis, with every capability that a single store can have:
-// [loki.Granter], [loki.Extender], [loki.Releaser], [loki.Notifier], [loki.Inspector], [loki.Bounder] and
+// [loki.Granter], [loki.Extender], [loki.BatchExtender], [loki.Releaser], [loki.Notifier], [loki.Inspector], [loki.Bounder] and
 // [loki.Validator]. It is safe for concurrent use.
 type Handler struct {
 	store   *redisstore.Store
@@ -75,6 +75,19 @@ func (h *Handler) Extend(ctx context.Context, c loki.Claim) (held bool, err erro
 	}
 	held, err = h.store.Extend(ctx, c)
 	return held, named(ctx, err)
+}
+
+// ExtendAll is [Handler.Extend] of each claim, in one script. It is for a [redis.Client], also one for Sentinel: with any other
+// client, whose locks may be on several servers, the error matches [errors.ErrUnsupported], and each claim is extended by itself.
+func (h *Handler) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
+	if err := h.Validate(); err != nil {
+		return nil, err
+	}
+	answers, err := h.store.ExtendAll(ctx, claims)
+	for i, a := range answers {
+		answers[i].Err = named(ctx, a.Err)
+	}
+	return answers, named(ctx, err)
 }
 
 // Release deletes the claim's key if its token still holds it, and wakes those who wait, unless the claim is

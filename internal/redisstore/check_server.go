@@ -235,7 +235,7 @@ func (s checkedServer) checkCommands(ctx context.Context, f *findings) {
 	}
 	for i := 0; i+1 < len(failed); i += 2 {
 		command := failed[i]
-		err := replyError(strings.TrimPrefix(fromScript.ReplaceAllString(failed[i+1], ""), "-"))
+		err := scriptError(failed[i+1])
 		switch {
 		case command == s.store.waking && isNoPermission(err):
 			s.adviseWaking(f, strings.ToLower(command), err)
@@ -265,6 +265,11 @@ func (s checkedServer) adviseWaking(f *findings, command string, err error) {
 		return
 	}
 	f.advise("waiters are not woken and poll, since the user of %s may not run %s: run ACL SETUSER %s +%s", s.name(), strings.ToUpper(command), s.user(), command)
+}
+
+// scriptError returns the error that a command in a script met, by its text.
+func scriptError(text string) error {
+	return replyError(strings.TrimPrefix(fromScript.ReplaceAllString(text, ""), "-"))
 }
 
 // replyError is an error reply of a server that a script reported.

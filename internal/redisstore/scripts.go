@@ -22,8 +22,12 @@ var (
 	releaseLua string
 	//go:embed lua/extend_first.lua
 	extendFirstLua string
+	//go:embed lua/extending.lua
+	extendingLua string
 	//go:embed lua/extend.lua
 	extendLua string
+	//go:embed lua/extend_all.lua
+	extendAllLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
 	//go:embed lua/fence.lua
@@ -33,7 +37,7 @@ var (
 )
 
 // scripts are those that wake with one command.
-type scripts struct{ grant, release, extend, inspect, fence, check script }
+type scripts struct{ grant, release, extend, extendAll, inspect, fence, check script }
 
 // PUBLISH is for one server, and SPUBLISH for a cluster.
 var publishing, publishingInShard = newScripts("PUBLISH"), newScripts("SPUBLISH")
@@ -41,12 +45,13 @@ var publishing, publishingInShard = newScripts("PUBLISH"), newScripts("SPUBLISH"
 func newScripts(waking string) *scripts {
 	waking = "local waking = '" + waking + "'" // no argument: each costs the server time
 	return &scripts{
-		grant:   newScript(waking, grantFirstLua, claimLua, grantLua),
-		release: newScript(waking, releaseFirstLua, claimLua, releaseLua),
-		extend:  newScript(waking, extendFirstLua, claimLua, extendLua),
-		inspect: newScript(waking, claimLua, inspectLua),
-		fence:   newScript(waking, claimLua, fenceLua),
-		check:   newScript(waking, claimLua, checkLua),
+		grant:     newScript(waking, grantFirstLua, claimLua, grantLua),
+		release:   newScript(waking, releaseFirstLua, claimLua, releaseLua),
+		extend:    newScript(waking, extendFirstLua, claimLua, extendingLua, extendLua),
+		extendAll: newScript(waking, claimLua, extendingLua, extendAllLua),
+		inspect:   newScript(waking, claimLua, inspectLua),
+		fence:     newScript(waking, claimLua, fenceLua),
+		check:     newScript(waking, claimLua, checkLua),
 	}
 }
 

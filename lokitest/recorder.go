@@ -90,7 +90,7 @@ func (r *Recorder) Reset() {
 
 // Lock is the inner handler's.
 func (r *Recorder) Lock(ctx context.Context, c loki.Claim) (bool, error) {
-	call := r.begin(OpLock, c)
+	call := r.begin(OpLock, c, 0)
 	held, err := r.inner.Lock(ctx, c)
 	r.end(call, Call{Held: held, Err: err})
 	return held, err
@@ -102,7 +102,7 @@ func (r *Recorder) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) 
 	if err != nil {
 		return loki.Grant{}, err
 	}
-	call := r.begin(OpLock, c)
+	call := r.begin(OpLock, c, 0)
 	g, err := inner.Grant(ctx, c)
 	r.end(call, Call{Held: g.Held, Grant: g, Err: err})
 	return g, err
@@ -114,7 +114,7 @@ func (r *Recorder) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	call := r.begin(OpExtend, c)
+	call := r.begin(OpExtend, c, 0)
 	held, err := inner.Extend(ctx, c)
 	r.end(call, Call{Held: held, Err: err})
 	return held, err
@@ -128,11 +128,11 @@ func (r *Recorder) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.E
 	}
 	calls := make([]*Call, len(claims))
 	for i, c := range claims {
-		calls[i] = r.begin(OpExtend, c)
+		calls[i] = r.begin(OpExtend, c, len(claims))
 	}
 	answers, err := inner.ExtendAll(ctx, claims)
 	for i, call := range calls {
-		answer := Call{Batch: len(claims), Err: err}
+		answer := Call{Err: err}
 		if err == nil && i < len(answers) {
 			answer.Held, answer.Err = answers[i].Held, answers[i].Err
 		}
@@ -143,7 +143,7 @@ func (r *Recorder) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.E
 
 // Release is the inner handler's.
 func (r *Recorder) Release(ctx context.Context, c loki.Claim) error {
-	call := r.begin(OpRelease, c)
+	call := r.begin(OpRelease, c, 0)
 	err := r.inner.Release(ctx, c)
 	r.end(call, Call{Err: err})
 	return err
@@ -155,7 +155,7 @@ func (r *Recorder) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	call := r.begin(OpRelease, c)
+	call := r.begin(OpRelease, c, 0)
 	held, err := inner.ReleaseHeld(ctx, c)
 	r.end(call, Call{Held: held, Err: err})
 	return held, err
@@ -167,7 +167,7 @@ func (r *Recorder) Notify(ctx context.Context, key string) (<-chan struct{}, err
 	if err != nil {
 		return nil, err
 	}
-	call := r.begin(OpNotify, loki.Claim{Key: key})
+	call := r.begin(OpNotify, loki.Claim{Key: key}, 0)
 	frees, err := inner.Notify(ctx, key)
 	r.end(call, Call{Err: err})
 	return frees, err
@@ -179,7 +179,7 @@ func (r *Recorder) Inspect(ctx context.Context, key string) (loki.Holder, bool, 
 	if err != nil {
 		return loki.Holder{}, false, err
 	}
-	call := r.begin(OpInspect, loki.Claim{Key: key})
+	call := r.begin(OpInspect, loki.Claim{Key: key}, 0)
 	h, held, err := inner.Inspect(ctx, key)
 	r.end(call, Call{Held: held, Holder: h, Err: err})
 	return h, held, err
@@ -191,10 +191,10 @@ func (r *Recorder) Validate() error { return validate(r.inner) }
 func (r *Recorder) wrapped() loki.LockHandler { return r.inner }
 
 // begin records that a call is under way, so that the order is that in which calls were made, not that of their ends.
-func (r *Recorder) begin(op Op, c loki.Claim) *Call {
+func (r *Recorder) begin(op Op, c loki.Claim, batch int) *Call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	call := &Call{Op: op, Claim: c, Start: time.Now()}
+	call := &Call{Op: op, Claim: c, Batch: batch, Start: time.Now()}
 	r.calls = append(r.calls, call)
 	return call
 }
@@ -203,6 +203,6 @@ func (r *Recorder) begin(op Op, c loki.Claim) *Call {
 func (r *Recorder) end(call *Call, answer Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	answer.Op, answer.Claim, answer.Start, answer.End = call.Op, call.Claim, call.Start, time.Now()
+	answer.Op, answer.Claim, answer.Batch, answer.Start, answer.End = call.Op, call.Claim, call.Batch, call.Start, time.Now()
 	*call = answer
 }

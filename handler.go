@@ -168,7 +168,8 @@ type Extender interface {
 // call: the deadline of ctx, [NotSent], [Claim.Repeated], which is never set here. No claims are no error. The Locker sends
 // up to 128 claims at once, and ctx has none of the values of their callers' contexts.
 //
-// Without it each lease is renewed by a call of its own.
+// A decorator that embeds a handler has its ExtendAll as well, which does not call the Extend of the decorator. Without it each
+// lease is renewed by a call of its own.
 type BatchExtender interface {
 	ExtendAll(ctx context.Context, claims []Claim) ([]Extended, error)
 }

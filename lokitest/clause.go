@@ -18,8 +18,9 @@ type clause struct {
 	// would keep each of the others waiting, and none would say why.
 	first bool
 
-	// byGrant makes the experiment with Grant in the place of Lock, byReleaseHeld with ReleaseHeld in that of Release.
-	byGrant, byReleaseHeld bool
+	// byGrant makes the experiment with Grant in the place of Lock, byExtendAll with ExtendAll in that of Extend, byReleaseHeld
+	// with ReleaseHeld in that of Release.
+	byGrant, byExtendAll, byReleaseHeld bool
 }
 
 // verdict is what came of one clause.
@@ -29,8 +30,8 @@ type verdict struct {
 }
 
 // clausesFor are the clauses that a handler with these capabilities has to keep, the first ones in front. Those of
-// LockHandler come twice for a Granter, since Grant follows every rule of Lock, and those about a release twice for a
-// Releaser.
+// LockHandler come twice for a Granter, since Grant follows every rule of Lock, those of an Extender twice for a BatchExtender,
+// and those about a release twice for a Releaser.
 func clausesFor(has map[capability]bool) []clause {
 	var all []clause
 	for _, c := range handlerClauses() {
@@ -42,6 +43,12 @@ func clausesFor(has map[capability]bool) []clause {
 	}
 	for _, c := range capabilityClauses() {
 		if has[c.needs] {
+			all = append(all, c)
+		}
+	}
+	if has[batchExtender] && has[extender] {
+		for _, c := range slices.Concat(extendClauses, extendRaceClauses) {
+			c.name, c.byExtendAll = "ExtendAll/"+c.name, true
 			all = append(all, c)
 		}
 	}
@@ -63,7 +70,7 @@ func handlerClauses() []clause {
 }
 
 func capabilityClauses() []clause {
-	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, extendRaceClauses, releaserClauses, notifyClauses, inspectClauses, leftClauses)
+	return slices.Concat(grantClauses, fenceClauses, releasedClauses, extendClauses, extendRaceClauses, batchClauses, releaserClauses, notifyClauses, inspectClauses, leftClauses)
 }
 
 // judge holds h to the clause. It knows no *testing.T, so that the suite can be put to the test itself.

@@ -126,5 +126,8 @@ var extendClauses = []clause{
 
 // byExtend asks for a renewal.
 func (p *probe) byExtend(c loki.Claim) func(context.Context, *answer) {
+	if p.clause.byExtendAll {
+		return p.byExtendAll(c)
+	}
 	return func(ctx context.Context, a *answer) { a.held, a.err = p.handler.(loki.Extender).Extend(ctx, c) }
 }

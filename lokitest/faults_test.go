@@ -28,6 +28,10 @@ var operations = map[lokitest.Op][]func(*lokitest.Faults, context.Context) error
 	},
 	lokitest.OpExtend: {
 		func(f *lokitest.Faults, ctx context.Context) error { _, err := f.Extend(ctx, anyClaim); return err },
+		func(f *lokitest.Faults, ctx context.Context) error {
+			_, err := f.ExtendAll(ctx, []loki.Claim{anyClaim})
+			return err
+		},
 	},
 	lokitest.OpRelease: {
 		func(f *lokitest.Faults, ctx context.Context) error { return f.Release(ctx, anyClaim) },

@@ -16,6 +16,7 @@ type mutant struct {
 	grant       func(context.Context, loki.Claim) (loki.Grant, error)
 	release     func(context.Context, loki.Claim) error
 	extend      func(context.Context, loki.Claim) (bool, error)
+	extendAll   func(context.Context, []loki.Claim) ([]loki.Extended, error)
 	releaseHeld func(context.Context, loki.Claim) (bool, error)
 	notify      func(context.Context, string) (<-chan struct{}, error)
 	inspect     func(context.Context, string) (loki.Holder, bool, error)
@@ -25,17 +26,18 @@ type mutant struct {
 }
 
 var (
-	_ loki.Granter   = (*mutant)(nil)
-	_ loki.Extender  = (*mutant)(nil)
-	_ loki.Releaser  = (*mutant)(nil)
-	_ loki.Notifier  = (*mutant)(nil)
-	_ loki.Inspector = (*mutant)(nil)
+	_ loki.Granter       = (*mutant)(nil)
+	_ loki.Extender      = (*mutant)(nil)
+	_ loki.BatchExtender = (*mutant)(nil)
+	_ loki.Releaser      = (*mutant)(nil)
+	_ loki.Notifier      = (*mutant)(nil)
+	_ loki.Inspector     = (*mutant)(nil)
 )
 
 func newMutant(mutate func(*mutant)) *mutant {
 	store := memhandler.New()
 	m := &mutant{
-		store: store, release: store.Release, releaseHeld: store.ReleaseHeld, extend: store.Extend, notify: store.Notify, inspect: store.Inspect,
+		store: store, release: store.Release, releaseHeld: store.ReleaseHeld, extend: store.Extend, extendAll: store.ExtendAll, notify: store.Notify, inspect: store.Inspect,
 		tokens: make(map[string][]string),
 	}
 	m.grant = m.record
@@ -53,6 +55,9 @@ func (m *mutant) Lock(ctx context.Context, c loki.Claim) (bool, error)        { 
 func (m *mutant) Grant(ctx context.Context, c loki.Claim) (loki.Grant, error) { return m.grant(ctx, c) }
 func (m *mutant) Release(ctx context.Context, c loki.Claim) error             { return m.release(ctx, c) }
 func (m *mutant) Extend(ctx context.Context, c loki.Claim) (bool, error)      { return m.extend(ctx, c) }
+func (m *mutant) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
+	return m.extendAll(ctx, claims)
+}
 func (m *mutant) ReleaseHeld(ctx context.Context, c loki.Claim) (bool, error) {
 	return m.releaseHeld(ctx, c)
 }
@@ -142,7 +147,14 @@ func onHolder(change func(m *mutant, key string, h *loki.Holder)) func(*mutant) 
 func onKey(change func(string) string) func(*mutant) {
 	return func(m *mutant) {
 		onClaim(func(c *loki.Claim) { c.Key = change(c.Key) })(m)
-		release, extend, notify, inspect := m.release, m.extend, m.notify, m.inspect
+		release, extend, extendAll, notify, inspect := m.release, m.extend, m.extendAll, m.notify, m.inspect
+		m.extendAll = func(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
+			claims = slices.Clone(claims)
+			for i := range claims {
+				claims[i].Key = change(claims[i].Key)
+			}
+			return extendAll(ctx, claims)
+		}
 		m.release = func(ctx context.Context, c loki.Claim) error {
 			c.Key = change(c.Key)
 			return release(ctx, c)

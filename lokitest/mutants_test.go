@@ -15,7 +15,7 @@ var mutants = func() map[string]map[string]func(*mutant) {
 	all := make(map[string]map[string]func(*mutant))
 	for _, some := range []map[string]map[string]func(*mutant){
 		lockMutants, expiryMutants, releaseMutants, contextMutants, raceMutants, takeOverMutants, keyMutants, mirrorMutants,
-		grantMutants, fenceMutants, releasedMutants, extendMutants, releaserMutants, notifyMutants, inspectMutants, leftMutants,
+		grantMutants, fenceMutants, releasedMutants, extendMutants, batchMutants, releaserMutants, notifyMutants, inspectMutants, leftMutants,
 	} {
 		maps.Copy(all, some)
 	}

@@ -35,6 +35,9 @@ func TestRecorderRecordsEveryCall(t *testing.T) {
 		h, held, err := r.Inspect(t.Context(), "k")
 		require.NoError(t, err)
 		require.True(t, held)
+		all, err := r.ExtendAll(t.Context(), []loki.Claim{rival, anyClaim})
+		require.NoError(t, err)
+		require.Equal(t, []loki.Extended{{}, {Held: true}}, all)
 		frees, err := r.Notify(t.Context(), "k")
 		require.NoError(t, err)
 		require.NoError(t, slow.Release(t.Context(), anyClaim))
@@ -48,8 +51,10 @@ func TestRecorderRecordsEveryCall(t *testing.T) {
 			{Op: lokitest.OpLock, Claim: rival, Grant: g, Start: at(1), End: at(2)},
 			{Op: lokitest.OpExtend, Claim: anyClaim, Held: true, Start: at(2), End: at(3)},
 			{Op: lokitest.OpInspect, Claim: loki.Claim{Key: "k"}, Held: true, Holder: h, Start: at(3), End: at(4)},
-			{Op: lokitest.OpNotify, Claim: loki.Claim{Key: "k"}, Start: at(4), End: at(5)},
-			{Op: lokitest.OpRelease, Claim: anyClaim, Err: errBroken, Start: at(6), End: at(6)},
+			{Op: lokitest.OpExtend, Claim: rival, Batch: 2, Start: at(4), End: at(5)},
+			{Op: lokitest.OpExtend, Claim: anyClaim, Batch: 2, Held: true, Start: at(4), End: at(5)},
+			{Op: lokitest.OpNotify, Claim: loki.Claim{Key: "k"}, Start: at(5), End: at(6)},
+			{Op: lokitest.OpRelease, Claim: anyClaim, Err: errBroken, Start: at(7), End: at(7)},
 		}, r.Calls())
 		require.Equal(t, "someone", g.HeldBy.ID)
 		require.Equal(t, "someone", h.ID)

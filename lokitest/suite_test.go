@@ -85,6 +85,26 @@ func TestGrantIsHeldToTheClausesOfLock(t *testing.T) {
 	})
 }
 
+func TestExtendAllIsHeldToTheClausesOfExtend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := lokitest.Broken(t.Context(), func() loki.LockHandler {
+			return newMutant(func(m *mutant) {
+				m.extendAll = func(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
+					answers := make([]loki.Extended, len(claims))
+					for i, c := range claims {
+						token, _ := m.holding(ctx, c.Key)
+						answers[i].Held = token == c.Token
+					}
+					return answers, nil
+				}
+			})
+		})
+		require.Contains(t, broken, "ExtendAll/extend-for-shorter")
+		require.Contains(t, broken, "ExtendAll/extend-with-ended-context")
+		require.NotContains(t, broken, "extend-for-shorter")
+	})
+}
+
 func TestReleaseHeldIsHeldToTheClausesOfRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := lokitest.Broken(t.Context(), func() loki.LockHandler {
@@ -135,7 +155,7 @@ func TestCapabilitiesAreSeen(t *testing.T) {
 		"all, ill today": {ill{memhandler.New()}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, has := range []string{"Granter", "Extender", "Releaser", "Notifier", "Inspector"} {
+			for _, has := range []string{"Granter", "Extender", "BatchExtender", "Releaser", "Notifier", "Inspector"} {
 				got := false
 				for capability, ok := range lokitest.Capabilities(t.Context(), tt.handler) {
 					got = got || ok && string(capability) == has

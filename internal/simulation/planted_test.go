@@ -85,6 +85,8 @@ var planted = []struct {
 		"timer := time.NewTimer(time.Until(r.since.Add(r.grace)) + lastAnswer)", "_ = lastAnswer\n\ttimer := time.NewTimer(0)", 300, "was told that it lost its lock"},
 	{"an attempt on the caller's goroutine is taken for not sent", simulation.Alone, "call.go",
 		"returned: isReturned, err: err}", "returned: isReturned, err: NotSent(err)}", 1000, "left a claim"},
+	{"a batch has one answer", simulation.Async, "batch.go",
+		"= answers[i].Held, answers[i].Err", "= answers[0].Held, answers[i].Err", 1000, ""},
 	{"a late renewal changes a minimum hold", simulation.Alone, "record.go",
 		"r.agreed, r.retry = false, time.Time{}", "r.retry = time.Time{}", 4000, ""},
 	{"a minimum hold is not mirrored", simulation.Async, "lease.go",

@@ -34,6 +34,7 @@ type Traits struct {
 	Plain     bool          // its handler has the two methods of a LockHandler, and no capability
 	Forgetful bool          // it does not remember released tokens
 	Bounded   bool          // its handler bounds its calls
+	Batches   bool          // its handler extends many claims with one call
 	Distance  time.Duration // how much longer than latency a request takes each way, at most
 }
 
@@ -136,6 +137,10 @@ func Generate(mode Mode, seed uint64) Schedule {
 	r = rand.New(rand.NewPCG(seed, 3))
 	for at := range s.Stores {
 		s.Stores[at].Bounded = !s.Stores[at].Plain && r.IntN(2) == 0
+	}
+	r = rand.New(rand.NewPCG(seed, 4))
+	for at := range s.Stores {
+		s.Stores[at].Batches = !s.Stores[at].Plain && r.IntN(2) == 0
 	}
 	return s
 }
@@ -294,6 +299,9 @@ func (t Traits) String() string {
 	}
 	if t.Bounded {
 		is = append(is, "bounds its calls")
+	}
+	if t.Batches {
+		is = append(is, "extends many claims at once")
 	}
 	if t.Distance > 0 {
 		is = append(is, fmt.Sprintf("is up to %v away", t.Distance))

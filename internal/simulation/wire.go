@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -154,6 +155,24 @@ func (w *wire) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 		return answer{held: held}, err
 	})
 	return a.held, err
+}
+
+// ExtendAll is Extend of each claim, whatever becomes of the others. It returns when the last of them does.
+func (w *wire) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
+	if !w.traits().Batches {
+		return nil, errors.ErrUnsupported
+	}
+	answers := make([]loki.Extended, len(claims))
+	var all sync.WaitGroup
+	for i, c := range claims {
+		all.Go(func() {
+			ctx, cancel := context.WithCancel(ctx) // of its own: the others are other calls
+			defer cancel()
+			answers[i].Held, answers[i].Err = w.Extend(ctx, c)
+		})
+	}
+	all.Wait()
+	return answers, nil
 }
 
 // Release is ReleaseHeld for those who need not know.

@@ -138,6 +138,7 @@ func TestAHookThatWritesCommandsDownHasTheKeysAndNoOwnerToken(t *testing.T) {
 	c := claim("k", time.Minute)
 	f.mustHold(c)
 	require.True(t, f.extend(c))
+	require.Equal(t, []bool{true}, f.extendAll(c))
 	f.release(c)
 	require.NotEmpty(t, w.texts)
 	for _, text := range w.texts {

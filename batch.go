@@ -141,7 +141,7 @@ func (b *batcher) send(waiting []*Lease) {
 			case !s.extendsAll():
 				ls.renewAfter(nil) // it was not asked
 			case t.err == nil && t.grant.Held:
-				ls.renewedBy(t)
+				ls.renewedInBatch(t)
 			default:
 				ls.renewAfter(t)
 			}

@@ -408,8 +408,8 @@ func (ls *Lease) renewAfter(batched *attempt) {
 	ls.renewAlone(batched)
 }
 
-// renewedBy completes a renewal to which a batch has brought a yes. No store is asked any more, so it does not wait.
-func (ls *Lease) renewedBy(batched *attempt) {
+// renewedInBatch completes a renewal to which a batch has brought a yes. No store is asked any more, so it does not wait.
+func (ls *Lease) renewedInBatch(batched *attempt) {
 	ls.mu.Lock()
 	ls.batched = batched
 	ls.mu.Unlock()

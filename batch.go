@@ -116,7 +116,7 @@ func (b *batcher) send(waiting []*Lease) {
 		t := &attempts[i]
 		t.key, t.sent, t.returned, t.err = claims[i].Key, sent, returned, errNoReply
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit+linger)
+	ctx, cancel := context.WithTimeout(context.Background(), limit+linger) //nolint:forbidigo // the callers are many
 	late := time.AfterFunc(limit/repeatFraction, func() {
 		b.isLate()
 		for i, ls := range leases {

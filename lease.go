@@ -40,13 +40,13 @@ type Lease struct {
 	primary, secondary record
 	authority          Store // the store whose last confirmation the lease relies on; set by start and renewal alone
 	started, over      bool  // over: released, lost, or discarded before its start
+	queued             bool  // its renewal waits for others, to be sent in a batch
 	startedAt          time.Time
 	hold               time.Time    // the end of the minimum hold: not released before it
 	due                agenda.Entry // the end of the validity, or the next renewal
 	renewAt            time.Time
 	renewing           chan struct{}      // not nil while a renewal is under way; closed when it has noted its outcome
 	abort              context.CancelFunc // calls it off
-	queued             bool               // it waits for others, to be sent in a batch
 	batched            *attempt           // that a batch has made for it
 	renewErr           error              // of the renewals that failed since the last one that did not
 	refusal            *refusal           // not nil while the secondary names another holder

@@ -45,9 +45,9 @@ type record struct {
 	owed   int           // how many wait for the next attempt, Close among them
 
 	// Of a lease that is over.
-	attempted bool    // a release, or a request to keep the record, has come to something
-	found     finding // what the first of these found
+	found     finding // what the first release, or the first request to keep the record, found
 	firstErr  error   // of the first of these, if it failed
+	attempted bool    // one of these has come to something
 	underWay  bool    // the first of these is
 	replaced  bool    // a later lock of this process may have replaced it
 	reported  bool    // an event has reported the release

@@ -76,12 +76,13 @@ func TestExtendAllBesideSomethingElse(t *testing.T) {
 func TestExtendAllKeepsWhatTheCompanionRemembers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	old, c, other := mirrored(claim("k", time.Hour)), mirrored(claim("k", time.Minute)), claim("other", time.Minute)
+	old, c, other := mirrored(claim("k", 48*time.Hour)), mirrored(claim("k", time.Minute)), claim("other", time.Minute)
 	f.mustHold(old)
 	f.release(old)
 	require.Equal(t, old.Token, f.mustHold(c).Released)
 	f.mustHold(other)
 	require.Equal(t, []bool{true, true}, f.extendAll(c, other))
+	f.requireTTL("loki:{k}:fence", 48*time.Hour) // longer than the claim and a fence live
 	require.Equal(t, old.Token, f.mustHold(c).Released)
 }
 

@@ -28,6 +28,7 @@ type wire struct {
 	since   time.Duration                // when that set in
 	locking map[string][]context.Context // of claims whose lock is under way: the contexts of their attempts
 	over    map[context.Context]bool     // of calls that have been answered: their attempts share a context
+	batched map[string]context.Context   // of claims that a batch has asked about: the context of that attempt
 	fine    []span                       // when the link was fine, without the span that lasts
 	idle    int                          // connections that are warm
 }
@@ -49,7 +50,7 @@ func (w *wire) handler() loki.LockHandler {
 func (w *wire) traits() Traits { return w.process.world.schedule.Stores[w.at] }
 
 func newWire(p *process, at int) *wire {
-	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]context.Context), over: make(map[context.Context]bool)}
+	w := &wire{process: p, at: at, faults: lokitest.NewFaults(p.world.stores[at]), locking: make(map[string][]context.Context), over: make(map[context.Context]bool), batched: make(map[string]context.Context)}
 	w.set(fine, uint64(2*p.id+at))
 	return w
 }
@@ -150,6 +151,11 @@ func (w *wire) Inspect(ctx context.Context, key string) (loki.Holder, bool, erro
 
 // Extend is the store's.
 func (w *wire) Extend(ctx context.Context, c loki.Claim) (bool, error) {
+	if !c.Repeated {
+		w.mu.Lock()
+		delete(w.batched, c.Token)
+		w.mu.Unlock()
+	}
 	a, err := w.call(ctx, lokitest.OpExtend, c, func() (answer, error) {
 		held, err := w.faults.Extend(ctx, c)
 		return answer{held: held}, err
@@ -157,21 +163,33 @@ func (w *wire) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	return a.held, err
 }
 
-// ExtendAll is Extend of each claim, whatever becomes of the others. It returns when the last of them does.
+// ExtendAll is the store's for each claim, whatever becomes of the others. The process is told when the last of them is answered.
 func (w *wire) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
 	if !w.traits().Batches {
 		return nil, errors.ErrUnsupported
 	}
 	answers := make([]loki.Extended, len(claims))
-	var all sync.WaitGroup
+	var answered, told sync.WaitGroup
 	for i, c := range claims {
-		all.Go(func() {
+		answered.Add(1)
+		done := sync.OnceFunc(answered.Done)
+		told.Go(func() {
+			defer done()                           // also if the request comes to nothing
 			ctx, cancel := context.WithCancel(ctx) // of its own: the others are other calls
 			defer cancel()
-			answers[i].Held, answers[i].Err = w.Extend(ctx, c)
+			w.mu.Lock()
+			w.batched[c.Token] = ctx
+			w.mu.Unlock()
+			a, err := w.call(ctx, lokitest.OpExtend, c, func() (answer, error) {
+				held, err := w.faults.Extend(ctx, c)
+				done()
+				answered.Wait()
+				return answer{held: held}, err
+			})
+			answers[i] = loki.Extended{Held: a.held, Err: err}
 		})
 	}
-	all.Wait()
+	told.Wait()
 	return answers, nil
 }
 
@@ -305,11 +323,15 @@ func (w *wire) requireOrder(ctx context.Context, op lokitest.Op, c loki.Claim) {
 func (w *wire) returned(ctx context.Context, op lokitest.Op, c loki.Claim, err error) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.over[ctx] {
+	call := ctx
+	if first := w.batched[c.Token]; op == lokitest.OpExtend && c.Repeated && first != nil {
+		call = first
+	}
+	if w.over[call] {
 		return false
 	}
 	if err == nil {
-		w.over[ctx] = true
+		w.over[call] = true
 		w.locking[c.Token] = slices.DeleteFunc(w.locking[c.Token], func(call context.Context) bool { return call == ctx })
 	} else if i := slices.IndexFunc(w.locking[c.Token], func(call context.Context) bool { return call == ctx }); op == lokitest.OpLock && i >= 0 {
 		w.locking[c.Token] = slices.Delete(w.locking[c.Token], i, i+1)

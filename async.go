@@ -92,16 +92,20 @@ func (l *Locker) askWhileRefused(ctx context.Context, ls *Lease, ends time.Time,
 	var by *Holder
 	for {
 		b := l.lockInTurn(ctx, ls, ends, min(patience, time.Until(ls.validity(Primary))))
+		contended := by != nil && errors.Is(b.err, errContended) // nobody holds the key any more: the holder has released
 		switch {
+		case contended:
 		case b.err != nil || b.Held:
 			if b.err == nil {
 				l.suspects.hasAgreed(ls.claim.Key)
 			}
 			return b, by
-		case by == nil:
+		case refusedUntil.IsZero():
 			refusedUntil = b.sent.Add(graceFor(b.HeldBy))
 		}
-		by = &b.HeldBy
+		if by = &b.HeldBy; contended {
+			by = nil
+		}
 		if left := min(time.Until(refusedUntil), time.Until(ls.validity(Primary))); left <= refusedPause*5/4 {
 			return b, by
 		}

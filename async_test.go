@@ -3,6 +3,7 @@ package loki_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lokilock/loki"
+	"github.com/lokilock/loki/internal/retry"
 	"github.com/lokilock/loki/lokitest"
 	"github.com/stretchr/testify/require"
 )
@@ -566,5 +568,38 @@ func TestAsync_CallerWithoutTimeDoesNotStartBesideAHolder(t *testing.T) {
 				require.NoError(t, err, "A")
 			})
 		})
+	}
+}
+
+// A's release in the secondary fails. While that is away, B runs, or tries to; nothing of B is recorded there. When it is back, the
+// next holder may replace A's record, because the primary remembers A: B's write was not confirmed.
+func TestMirror_ARecordFromBeforeAnOutageOfTheSecondaryEndsNoJob(t *testing.T) {
+	for name, failure := range map[string]error{"unknown outcome": errDown, "not sent": loki.NotSent(errDown)} {
+		for mode, change := range map[string]func(*loki.Config){"async": func(*loki.Config) {}, "sync": inSync} {
+			for _, between := range []int{0, 1, 3} {
+				t.Run(fmt.Sprintf("%s/%s/%d runs meanwhile", name, mode, between), func(t *testing.T) {
+					inRig(t, func(t *testing.T, r *rig) {
+						run := func(holder string, d time.Duration, ending func()) error {
+							l := r.locker(change, func(c *loki.Config) { c.Holder = holder })
+							return l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+								retry.Sleep(ctx, d)
+								ending()
+								return nil
+							})
+						}
+						require.NoError(t, run("a", 2*time.Second, func() { r.secondary.fail(failure) }))
+						for range between {
+							time.Sleep(time.Second)
+							err := run("b", time.Second, func() {})
+							require.Equal(t, mode == "sync", err != nil, err)
+						}
+						time.Sleep(time.Duration(7-2*between) * time.Second) // within the pause before A's release is tried again
+						r.secondary.heal()
+						require.NoError(t, run("c", 10*time.Second, func() {}))
+						require.Empty(t, r.events(loki.KindConflict))
+					})
+				})
+			}
+		}
 	}
 }

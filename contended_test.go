@@ -15,11 +15,13 @@ import (
 	"github.com/lokilock/loki/memhandler"
 )
 
-// contended is a store in which rivals contend for each key until it has been asked so many times.
+// contended is a store in which rivals contend for each key until it has been asked so many times. Before that, the first
+// answer names the previous holder, if there is one.
 type contended struct {
 	*memhandler.Handler
-	left  atomic.Int64
-	asked atomic.Int64
+	previous loki.Holder
+	left     atomic.Int64
+	asked    atomic.Int64
 }
 
 func newContended(times int64) *contended {
@@ -29,7 +31,9 @@ func newContended(times int64) *contended {
 }
 
 func (c *contended) Grant(ctx context.Context, claim loki.Claim) (loki.Grant, error) {
-	c.asked.Add(1)
+	if c.asked.Add(1) == 1 && c.previous.ID != "" {
+		return loki.Grant{HeldBy: c.previous}, nil
+	}
 	if c.left.Add(-1) >= 0 {
 		return loki.Grant{Contended: true}, nil
 	}
@@ -140,4 +144,35 @@ func TestContended_SecondaryIsBusyInSyncMode(t *testing.T) {
 		require.NotErrorIs(t, err, loki.ErrUnavailable, "no store has failed")
 		require.ErrorIs(t, err, loki.ErrBusy)
 	})
+}
+
+// The secondary names the previous holder, whose release is on its way, and is contended for when that has arrived.
+func TestContended_AfterARefusalIsNoConflict(t *testing.T) {
+	tests := map[string]func(*rig, *contended) *loki.Locker{
+		"sync": func(r *rig, c *contended) *loki.Locker {
+			return r.locker(inSync, func(config *loki.Config) { config.Secondary = c })
+		},
+		"async, of a suspect key": func(r *rig, c *contended) *loki.Locker {
+			l := r.locker(func(config *loki.Config) { config.Secondary = c })
+			r.primary.fail(errDown)
+			c.left.Add(100)
+			_ = l.ExecuteWithinLock(r.t.Context(), 30*time.Second, mustNotRun(r.t), loki.WithResource("other"))
+			r.primaryIsBack()
+			c.asked.Store(0)
+			c.left.Store(1)
+			return l
+		},
+	}
+	for name, locker := range tests {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				c := newContended(1)
+				l := locker(r, c)
+				c.previous = loki.Holder{ID: "the one before", Left: 20 * time.Second}
+				r.requireRan(l)
+				require.Empty(t, r.events(loki.KindConflict))
+				require.EqualValues(t, 3, c.asked.Load())
+			})
+		})
+	}
 }

@@ -34,6 +34,13 @@ func Copy(l *Locker) *Locker {
 	return &Locker{self: l.self, serviceKey: l.serviceKey, holder: l.holder, mode: l.mode, primary: l.primary, secondary: l.secondary, events: l.events, agenda: l.agenda, keys: l.keys, closing: l.closing, leases: l.leases}
 }
 
+// ToClose returns how many leases Close would end.
+func ToClose(l *Locker) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.leases)
+}
+
 // Reconciled returns how many leases the background work of a Locker remembers.
 func Reconciled(l *Locker) (n int) {
 	for _, s := range l.stores() {

@@ -28,6 +28,7 @@ type Lease struct {
 	store    Store // which one granted it first
 	closure  bool  // it belongs to a closure and ends with it
 	renewal  bool
+	shares   bool // its claim may be handed over
 	minHold  time.Duration
 	replaces string // the token that the primary has seen released last, whose record in the secondary may be replaced
 	running  atomic.Bool
@@ -38,12 +39,14 @@ type Lease struct {
 	// called, nor while the key table or a reconciler is, whose mutexes come before it.
 	mu                 sync.Mutex
 	primary, secondary record
-	authority          Store // the store whose last confirmation the lease relies on; set by start and renewal alone
-	started, over      bool  // over: released, lost, or discarded before its start
-	queued             bool  // its renewal waits for others, to be sent in a batch
-	startedAt          time.Time
-	hold               time.Time    // the end of the minimum hold: not released before it
-	due                agenda.Entry // the end of the validity, or the next renewal
+	authority          Store         // the store whose last confirmation the lease relies on; set by start and renewal alone
+	started, over      bool          // over: released, lost, or discarded before its start
+	queued             bool          // its renewal waits for others, to be sent in a batch
+	startedAt          time.Time     // when the first lease with this claim was
+	took               time.Duration // until the claim was granted
+	handed             bool          // the claim comes from another lease
+	hold               time.Time     // the end of the minimum hold: not released before it
+	due                agenda.Entry  // the end of the validity, or the next renewal
 	renewAt            time.Time
 	renewing           chan struct{}      // not nil while a renewal is under way; closed when it has noted its outcome
 	abort              context.CancelFunc // calls it off
@@ -120,7 +123,8 @@ func (ls *Lease) Context() context.Context { return ls.ctx }
 func (ls *Lease) Key() string { return ls.claim.Key }
 
 // Fence is the fencing token: the number that the store issued for this lease, larger than that of every earlier lease on
-// the key which that store has granted; 0 where the store issues none. A store of data that refuses writes carrying a
+// the key which that store has granted; 0 where the store issues none. Leases of one Locker that were handed over from one
+// caller to the next have the same number (see [WithWait]): there the earlier caller had ended by itself. A store of data that refuses writes carrying a
 // smaller number than the largest it has seen is safe from a holder that has lost its lock without noticing yet.
 func (ls *Lease) Fence() int64 { return ls.fence }
 
@@ -213,17 +217,23 @@ func (ls *Lease) start(authority Store, a answer) bool {
 		return false
 	}
 	now := time.Now()
-	ls.started, ls.startedAt = true, now
+	ls.startedAt, ls.took = now, now.Sub(a.sent)
 	if ls.minHold > 0 {
 		ls.hold = now.Add(ls.minHold)
 	}
+	ls.renewAt = a.sent.Add(ls.claim.Expiry / renewalFraction)
+	ls.begin()
+	return true
+}
+
+// begin makes the lease's context and sets its timer. It is called with mu held.
+func (ls *Lease) begin() {
+	ls.started = true
 	ctx, cancel := context.WithCancelCause(ls.base)
 	ls.own = leaseContext{ctx, ls}
 	ls.ctx, ls.cancel = &ls.own, cancel
-	ls.renewAt = a.sent.Add(ls.claim.Expiry / renewalFraction)
 	ls.due.Init((*leaseTimer)(ls))
 	ls.plan()
-	return true
 }
 
 // plan sets the lease's one timer. It is called with mu held.
@@ -363,6 +373,9 @@ func (ls *Lease) lose(reason, err error) {
 // finish ends the lease because it is no longer needed, and waits for its release. cause is what its context ends with, nil
 // for context.Canceled.
 func (ls *Lease) finish(cause error) {
+	if cause == nil && ls.shares && ls.locker.handOver(ls) {
+		return
+	}
 	ls.awaitVerdict()
 	if ls.finishNow(cause) {
 		ls.locker.release(ls)
@@ -495,6 +508,58 @@ func (ls *Lease) end(lost *lostError, cause error) bool {
 	return true
 }
 
+// handOverFor is for how long a claim goes from one caller of a Locker to the next before it is released in the stores, where
+// other processes may wait. It is short beside the wait of a person, and long beside a request to a store: to keep the claim
+// of a job that took longer would save little.
+const handOverFor = 100 * time.Millisecond
+
+// handOver ends the lease and returns one for r that goes on with its claim: the token, the fencing token, and what is known of
+// the records in the stores. It returns nil, and nothing has happened, unless there is nothing else to know: every store has
+// confirmed what is wanted of it, no request is under way, and the first renewal is not due, so that two thirds of the expiry
+// are left.
+func (ls *Lease) handOver(ctx context.Context, r request) *Lease {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	now := time.Now()
+	switch {
+	case ls.over || ls.failed || ls.queued || ls.renewing != nil || ls.refusal != nil,
+		!r.mayShare() || r.expiry != ls.claim.Expiry,
+		now.Sub(ls.startedAt) >= handOverFor || !now.Before(ls.renewAt):
+		return nil
+	}
+	for _, s := range ls.locker.stores() {
+		in := ls.record(s.name)
+		end, _ := ls.wants(s.name)
+		if in.inFlight > 0 || in.mayMove.After(now) || !end.IsZero() && !(in.agreed && in.agreedEnd.Equal(end)) {
+			return nil
+		}
+	}
+	next := ls.locker.leaseOf(ctx, r, ls.claim)
+	next.primary, next.secondary, next.authority = ls.primary, ls.secondary, ls.authority
+	next.fence, next.store, next.replaces = ls.fence, ls.store, ls.replaces
+	next.startedAt, next.took, next.renewAt, next.handed = ls.startedAt, ls.took, ls.renewAt, true
+	next.used.Store(true) // code has run under the claim
+	ls.primary, ls.secondary = record{}, record{}
+	ls.over, ls.validAtEnd = true, ls.renewAt
+	ls.locker.agenda.Stop(&ls.due)
+	close(ls.released)
+	next.mu.Lock() // its timer may be due
+	defer next.mu.Unlock()
+	next.begin()
+	return next
+}
+
+// handedOver returns after what time the callers of this process ask the stores for a key that was handed over, when it is
+// free: those of other processes have their turn first. The time covers the release and the other's request.
+func (ls *Lease) handedOver() (pause time.Duration) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if !ls.handed {
+		return 0
+	}
+	return firstPollPause + 2*ls.took
+}
+
 // discard ends a lease that was not started. It reports whether there is something to release.
 func (ls *Lease) discard() bool {
 	ls.mu.Lock()
@@ -608,10 +673,17 @@ func (ls *Lease) claimFor(s *store, supersedes string) Claim {
 	c.Supersedes = supersedes
 	if ls.over {
 		c.Failed = ls.failed || ls.lost != nil
-		c.Mirrored = s.name == Primary && ls.secondary.sent
+		c.Mirrored = s.name == Primary && ls.isRemembered()
 		c.Quiet = s.name == Primary && ls.quiet
 	}
 	return c
+}
+
+// isRemembered reports whether the primary is to remember the claim, so that the next holder may replace its record in the
+// secondary. One whose write the secondary has not confirmed takes no place of an earlier one, whose record probably still
+// stands there. It is called with mu held.
+func (ls *Lease) isRemembered() bool {
+	return ls.secondary.sent && (ls.replaces == "" || !ls.secondary.ends.IsZero())
 }
 
 // answered notes the answer to a request that could record the claim or move its end.

@@ -39,12 +39,22 @@ type request struct {
 
 var errOver = errors.New("the lease was over already; a longer expiry leaves a slow store more time")
 
-// newLease returns a lease for r that has not been started.
+// mayShare reports whether r may have a claim that another call of this process has made, see [Lease.handOver]: it wants nothing
+// of the stores that the other one did not want.
+func (r *request) mayShare() bool { return r.renewal && r.minHold == 0 && !r.both }
+
+// newLease returns a lease for r, with a claim of its own, that has not been started.
 func (l *Locker) newLease(ctx context.Context, r request) *Lease {
+	return l.leaseOf(ctx, r, Claim{Key: r.key, Token: newToken(), Expiry: r.expiry, Holder: l.holder})
+}
+
+// leaseOf returns a lease for r that has not been started.
+func (l *Locker) leaseOf(ctx context.Context, r request, c Claim) *Lease {
 	ls := &Lease{
 		locker:   l,
 		base:     ctx,
-		claim:    Claim{Key: r.key, Token: newToken(), Expiry: r.expiry, Holder: l.holder},
+		claim:    c,
+		shares:   r.mayShare(),
 		renewal:  r.renewal,
 		closure:  r.closure,
 		minHold:  r.minHold,
@@ -174,20 +184,24 @@ func (l *Locker) rollBack(ls *Lease, err error) error {
 	return err
 }
 
-// discard begins the release of a lease that was not started. The reconcilers know it before this returns: a caller that
-// tries again at once replaces what was recorded, instead of being busy because of it. It reports whether there is anything
-// to release.
+// discard begins the release of a lease that was not started. It reports whether there is anything to release.
 func (l *Locker) discard(ls *Lease) bool {
 	if !ls.discard() {
 		return false
 	}
+	l.releaseLater(ls)
+	return true
+}
+
+// releaseLater releases a lease that is over on a goroutine of its own. The reconcilers know it before this returns: a caller that
+// tries again at once replaces what was recorded, instead of being busy because of it.
+func (l *Locker) releaseLater(ls *Lease) {
 	for _, s := range l.stores() {
 		if !ls.isSettled(s) {
 			s.background.changed(ls)
 		}
 	}
 	go l.release(ls)
-	return true
 }
 
 // rollBackNow is rollBack for a record that stands: the caller waits until its first release has returned, or ctx ends.

@@ -69,7 +69,8 @@ func WithResource(name string) Option {
 }
 
 // WithWait waits for a busy lock for up to max instead of skipping; 0 or less skips, [UntilDone] waits as long as ctx.
-// Callers of one Locker that wait for one key are served in order.
+// Callers of one Locker that wait for one key are served in order. The next one gets the lock without a request to a store where
+// that is possible, for a tenth of a second: then the callers of other processes have their turn.
 //
 // max bounds the waiting, not an attempt: the first one gets as much time as that of a call without a wait, and one that
 // has begun when max is over is completed. When the wait is over without the lock the error matches [ErrBusy]. A store that

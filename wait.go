@@ -32,8 +32,22 @@ const (
 // key when its limit ends makes the attempt that a call without a wait would have made. So busy is returned only where a
 // holder is known, and unavailable only where a store failed or was too slow.
 func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
-	w := l.keys.join(r.key)
-	defer func() { l.keys.leave(r.key, w, err, l.isPatient(ctx, r.expiry)) }()
+	w := l.keys.join(ctx, r)
+	shared := false // another waiter met the outage that ends the wait
+	defer func() {
+		handed := l.keys.leave(w, err, !shared && l.isPatient(ctx, r.expiry))
+		if handed == nil {
+			return
+		}
+		if ctx.Err() == nil {
+			ls, err = handed, nil // also if the wait has ended for another reason at the same moment
+			return
+		}
+		err = l.waitEnded(ctx, r.key)
+		if handed.finishNow(nil) {
+			l.releaseLater(handed)
+		}
+	}()
 
 	var limit <-chan time.Time
 	if !r.waitUntil.IsZero() {
@@ -47,9 +61,13 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 	defer poll.Stop()
 	var wakeUps <-chan struct{}
 	for pause := firstPollPause; ; {
+		l.keys.rests(w)
 		select {
+		case <-w.granted:
+			return nil, nil // leave returns the lease
 		case err := <-w.wakeUp:
 			if err != nil {
+				shared = true
 				return nil, err
 			}
 		case _, ok := <-wakeUps:
@@ -67,8 +85,8 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 		if known := l.keys.known(r.key); known != nil && over() {
 			return nil, &BusyError{Key: r.key, Holder: *known, err: errWaitOver}
 		}
-		if l.keys.busy(r.key) {
-			continue // the end of that lease is the next wake-up
+		if !l.keys.asks(w) {
+			continue // the end of the lease that holds the key is the next wake-up
 		}
 		ls, err := l.mode.acquire(ctx, r)
 		if err == nil {
@@ -150,6 +168,14 @@ type keyEntry struct {
 
 // waiter is one caller in a wait queue.
 type waiter struct {
+	ctx     context.Context
+	request request
+	asks    bool // the stores, or is about to: then no claim is handed over to it
+
+	// granted is closed when handed is set: the lease that was handed over to the waiter, which is in the queue no longer.
+	granted chan struct{}
+	handed  *Lease
+
 	// wakeUp wakes the first waiter because the key may be free (nil), or any of them because no store is available. It
 	// holds one message, and a second one adds nothing: a waiter looks again before it sleeps.
 	wakeUp chan error
@@ -208,8 +234,52 @@ func (g *keyTable) free(ls *Lease, keep time.Time) {
 		return
 	}
 	k.holder = nil
-	k.wake()
+	if pause := ls.handedOver(); pause > 0 && len(k.waiters) > 0 {
+		time.AfterFunc(pause, func() { g.wake(ls.claim.Key) })
+	} else {
+		k.wake()
+	}
 	g.tidy(ls.claim.Key, k)
+}
+
+// handOver gives the claim of ls to the first caller that waits for its key, without a request to a store. It reports false
+// if there is none, or that is not possible: then ls is to be released.
+func (l *Locker) handOver(ls *Lease) bool {
+	if !l.keys.handOver(ls) {
+		return false
+	}
+	l.forget(ls)
+	ls.cancel(nil)
+	return true
+}
+
+func (g *keyTable) handOver(ls *Lease) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.keys[ls.claim.Key]
+	if k == nil || k.holder != ls || len(k.waiters) == 0 || k.waiters[0].asks {
+		return false
+	}
+	w := k.waiters[0]
+	next := ls.handOver(w.ctx, w.request)
+	if next == nil {
+		return false
+	}
+	k.holder, k.since = next, time.Now()
+	k.waiters = slices.Delete(k.waiters, 0, 1)
+	w.handed = next
+	close(w.granted)
+	g.tidy(ls.claim.Key, k)
+	return true
+}
+
+// wake wakes the first waiter of a key, unless it has a holder again.
+func (g *keyTable) wake(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if k := g.keys[key]; k != nil {
+		k.wake()
+	}
 }
 
 // wake is called with mu held.
@@ -226,12 +296,12 @@ func (w *waiter) wake(err error) {
 	}
 }
 
-// join adds a caller to the key's wait queue.
-func (g *keyTable) join(key string) *waiter {
+// join adds a caller to the wait queue of its key.
+func (g *keyTable) join(ctx context.Context, r request) *waiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	w := &waiter{wakeUp: make(chan error, 1)}
-	k := g.at(key)
+	w := &waiter{ctx: ctx, request: r, wakeUp: make(chan error, 1), granted: make(chan struct{})}
+	k := g.at(r.key)
 	k.waiters = append(k.waiters, w)
 	if len(k.waiters) == 1 { // the one who is first already looks by itself, and not once more for each that joins
 		k.wake()
@@ -239,16 +309,37 @@ func (g *keyTable) join(key string) *waiter {
 	return w
 }
 
-// leave removes a caller from the wait queue. If its wait ended in an outage, the others' waits end with it: otherwise each
-// of them would find out by itself, one timeout after the other. Not if the caller was not patient: what a short expiry or a
-// near deadline had no time for says nothing about the attempts of the others.
-func (g *keyTable) leave(key string, w *waiter, err error, patient bool) {
+// asks reports whether a waiter may ask the stores: not if this Locker holds the key, perhaps by a lease that the waiter has been
+// handed.
+func (g *keyTable) asks(w *waiter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	w.asks = w.handed == nil && g.keys[w.request.key].holder == nil
+	return w.asks
+}
+
+// rests is the opposite: the waiter waits to be woken.
+func (g *keyTable) rests(w *waiter) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w.asks = false
+}
+
+// leave removes a caller from the wait queue, and returns the lease that it was handed, if it was. If its wait ended in an outage, the others' waits end with it: otherwise each
+// of them would find out by itself, one timeout after the other. Not if that says nothing about the attempts of the others: the
+// caller's short expiry or near deadline left no time, or another waiter met the outage, and those behind the caller may
+// have come after its end.
+func (g *keyTable) leave(w *waiter, err error, forAll bool) *Lease {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w.handed != nil {
+		return w.handed
+	}
+	key := w.request.key
 	k := g.keys[key]
 	i := slices.Index(k.waiters, w)
 	k.waiters = slices.Delete(k.waiters, i, i+1)
-	if errors.Is(err, ErrUnavailable) && patient {
+	if errors.Is(err, ErrUnavailable) && forAll {
 		for _, other := range k.waiters {
 			select {
 			case <-other.wakeUp: //nolint:errcheck // nil, or an older outage
@@ -260,6 +351,7 @@ func (g *keyTable) leave(key string, w *waiter, err error, patient bool) {
 		k.wake()
 	}
 	g.tidy(key, k)
+	return nil
 }
 
 // learn notes the holder that a store named to a waiter, for those behind it.
@@ -276,7 +368,7 @@ func (g *keyTable) known(key string) *Holder {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.keys[key]
-	if k.since.IsZero() {
+	if k == nil || k.since.IsZero() {
 		return nil
 	}
 	h := k.last
@@ -319,7 +411,7 @@ func (g *keyTable) subscribed(key string, open func() *subscription) *subscripti
 func (g *keyTable) subscriptionEnded(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n := g.keys[key].subscription; n != nil {
-		n.ended = true
+	if k := g.keys[key]; k != nil && k.subscription != nil {
+		k.subscription.ended = true
 	}
 }

@@ -65,6 +65,9 @@ func (m async) mayStart(ctx context.Context, ls *Lease, r request, suspicion sus
 		patience = min(patience, time.Until(deadline)/2)
 	}
 	b, by := m.askWhileRefused(ctx, ls, ls.ends(), patience)
+	if b.err != nil { // an earlier claim of the key may have been refused meanwhile
+		suspicion = m.suspects.of(r.key)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return m.rollBackNow(ctx, ls, newEndedError(ctx, r.key))

@@ -3,6 +3,7 @@ package simulation
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lokilock/loki"
@@ -145,7 +146,7 @@ func (w *world) judgeProgress() {
 			if a.end > calm.to || a.end-from < free {
 				continue
 			}
-			idle := true
+			idle := !slices.ContainsFunc(w.crashes, func(at time.Duration) bool { return from <= at && at <= a.end }) // else a record may be left
 			for _, b := range busy[a.key] {
 				idle = idle && (b.to < from || b.from > a.end+slack)
 			}

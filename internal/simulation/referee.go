@@ -60,7 +60,7 @@ func (w *world) judge() Result {
 	}
 	w.noteCalm(false)
 	slices.SortStableFunc(w.runs, func(a, b *run) int { return int(a.start - b.start) })
-	result := Result{Crashes: w.crashes}
+	result := Result{Crashes: len(w.crashes)}
 	for i, b := range w.runs {
 		lost := errors.Is(b.err, loki.ErrLockLost)
 		if lost {

@@ -42,7 +42,7 @@ type world struct {
 	story     strings.Builder
 	breaches  []string
 	laws      []string
-	crashes   int
+	crashes   []time.Duration
 	runs      []*run
 	attempts  []*attempt
 	success   map[string]bool  // occurrences whose fn has returned nil
@@ -241,8 +241,8 @@ func (w *world) happens(ctx context.Context, e Event) error {
 			w.noteCalm(false) // nobody may replace the record of one that died between two releases
 		}
 		w.mu.Lock()
-		w.crashes++
-		life := w.crashes + 1
+		w.crashes = append(w.crashes, w.now())
+		life := len(w.crashes) + 1
 		w.mu.Unlock()
 		p, err := w.newProcess(ctx, e.Instance, life)
 		if err != nil {

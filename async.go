@@ -79,7 +79,7 @@ func (m async) mayStart(ctx context.Context, ls *Lease, r request, suspicion sus
 		return m.backOff(ctx, ls, *by)
 	case suspicion.degree == refusedKey:
 		ls.backsOff()
-		return m.rollBackNow(ctx, ls, &BusyError{Key: r.key, Holder: suspicion.by, err: errors.New("the secondary reported this holder, and has not answered since")})
+		return m.rollBackNow(ctx, ls, &BusyError{Key: r.key, Holder: suspicion.by, poll: true, err: errors.New("the secondary reported this holder, and has not answered since")})
 	}
 	if IsUnavailable(b.err) { // else its health has reported it
 		m.events.emit(ctx, Event{Kind: KindMirrorFailed, Store: Secondary, Op: OpLock, Key: r.key, Took: time.Since(b.sent), Err: b.err})
@@ -246,6 +246,7 @@ func (m async) release(ls *Lease) {
 // releaseBySecondary releases a lease that relied on the secondary, and then what may be in the primary. The caller waits for
 // both, but not once more for a primary that was silent.
 func (l *Locker) releaseBySecondary(ls *Lease) {
+	l.primary.background.changed(ls) // a minimum hold; the release has to wait
 	found := l.secondary.background.releaseNow(ls)
 	ls.releasedInSecondary()
 	if found == foundNothing {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -602,4 +603,44 @@ func TestMirror_ARecordFromBeforeAnOutageOfTheSecondaryEndsNoJob(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The mirror write finds an earlier record of its own process, which is not the latest of those whose release was not confirmed.
+func TestMirror_ReplacesAnEarlierRecordOfItsProcessAtOnce(t *testing.T) {
+	for _, between := range []int{1, 20, 100} {
+		inRig(t, func(t *testing.T, r *rig) {
+			l := r.locker()
+			run := func(d time.Duration, ending func()) {
+				require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+					retry.Sleep(ctx, d)
+					ending()
+					return nil
+				}))
+			}
+			run(time.Second, func() { r.secondary.fail(errDown) })
+			for range between {
+				run(5*time.Second/time.Duration(between), func() {})
+			}
+			time.Sleep(2 * time.Second) // within the pause before the first release is tried again
+			r.secondary.heal()
+			run(10*time.Second, func() {})
+			require.Empty(t, r.events(loki.KindConflict))
+		})
+	}
+}
+
+func TestConflict_IsOneEvent(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		r.secondary.plant(t, foreign(time.Minute))
+		ls, err := r.locker().Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		r.secondary.hang()
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() { require.ErrorIs(t, ls.Release(t.Context()), loki.ErrConflict) })
+		}
+		wg.Wait()
+		require.Len(t, r.events(loki.KindConflict), 1)
+	})
 }

@@ -89,6 +89,10 @@ type BusyError struct {
 
 	// err is why a wait ended, or what made a granted claim be given back; nil otherwise.
 	err error
+
+	// poll says that the primary notifies no waiter when the lock is free: its holder is in the secondary, or several
+	// instances contend for it.
+	poll bool
 }
 
 var errContended = errors.New("several instances contend for it, and none of them has acquired it yet")
@@ -97,7 +101,7 @@ var errContended = errors.New("several instances contend for it, and none of the
 func busyBy(key string, g Grant) *BusyError {
 	e := &BusyError{Key: key, Holder: g.HeldBy}
 	if g.Contended {
-		e.err = errContended
+		e.err, e.poll = errContended, true
 	}
 	return e
 }

@@ -150,3 +150,21 @@ func TestMinHold_IsInThePrimaryWhenThatIsBack(t *testing.T) {
 		r.requireRan(b)
 	})
 }
+
+// The primary's record may be about to end when fn returns, so a hold is not set there after a secondary that is silent.
+func TestHold_SecondaryThatHangsDoesNotDelayItInThePrimary(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		a, b := r.locker(inSync), r.locker(inSync)
+		begin := time.Now()
+		require.NoError(t, a.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			time.Sleep(27 * time.Second)
+			r.secondary.hang()
+			time.AfterFunc(4*time.Second, r.secondary.heal)
+			return nil
+		}, loki.WithMinHold(time.Minute), loki.WithoutRenewal()))
+		for time.Since(begin) < time.Minute-time.Second {
+			r.requireBusy(b)
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+}

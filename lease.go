@@ -362,12 +362,15 @@ func (ls *Lease) whyExpired() error {
 	return ls.renewErr
 }
 
-// lose ends the lease because its lock is gone, and releases whatever is left of it in the stores.
-func (ls *Lease) lose(reason, err error) {
+// lose ends the lease because its lock is gone, and releases whatever is left of it in the stores. It reports false if the lease
+// had ended before.
+func (ls *Lease) lose(reason, err error) bool {
 	lost := &lostError{key: ls.claim.Key, reason: reason, err: err}
-	if ls.end(lost, lost) {
+	ended := ls.end(lost, lost)
+	if ended {
 		go ls.locker.release(ls)
 	}
+	return ended
 }
 
 // finish ends the lease because it is no longer needed, and waits for its release. cause is what its context ends with, nil
@@ -381,6 +384,17 @@ func (ls *Lease) finish(cause error) {
 		ls.locker.release(ls)
 	}
 	<-ls.released
+}
+
+// finishUnless is finish for a lease that nothing ran under: it waits for no verdict, and no longer than ctx.
+func (ls *Lease) finishUnless(ctx context.Context, cause error) {
+	if ls.finishNow(cause) {
+		ls.locker.releaseLater(ls)
+	}
+	select {
+	case <-ls.released:
+	case <-ctx.Done():
+	}
 }
 
 // awaitRenewal waits until a renewal that is under way has noted its outcome: the release has to follow it. One that takes
@@ -475,8 +489,9 @@ func (ls *Lease) awaitVerdict() {
 // conflicts ends the lease because its holder backs off to another one.
 func (ls *Lease) conflicts(with Holder) {
 	err := conflictWith(with)
-	ls.locker.events.emit(ls.base, Event{Kind: KindConflict, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Err: err})
-	ls.lose(ErrConflict, err)
+	if ls.lose(ErrConflict, err) {
+		ls.locker.events.emit(ls.base, Event{Kind: KindConflict, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Err: err})
+	}
 }
 
 // end makes the lease end, once: it reports false if it had ended before. No renewal or mirror write begins after it. A
@@ -932,7 +947,14 @@ func (ls *Lease) needs(s *store) (class int, at time.Time, settled bool) {
 // waitsFor reports whether the release in a store has to follow something that is under way: a renewal, or the release in
 // the store that the lease relied on. It is called with mu held.
 func (ls *Lease) waitsFor(s *store) bool {
-	return ls.over && (ls.renewing != nil || ls.secondaryFirst && s.name == Primary)
+	return ls.over && (ls.renewing != nil || ls.secondaryFirst && s.name == Primary && !ls.keeps())
+}
+
+// keeps reports whether a minimum hold is to be kept. It is set in both stores at the same time: the primary's record may be
+// about to end. It is called with mu held.
+func (ls *Lease) keeps() bool {
+	hold, over := ls.wants(Primary)
+	return over && hold.After(time.Now())
 }
 
 // releasedInSecondary permits the release in the primary.
@@ -983,12 +1005,14 @@ func (ls *Lease) firstReleaseErr(s *store) error {
 	return nil
 }
 
-// mayRemain reports whether the record in a store should be gone, and may still be there.
-func (ls *Lease) mayRemain(s *store) bool {
+// mayRemain reports whether the record in a store should be gone, and may still be there, and whether the store has ever
+// confirmed it.
+func (ls *Lease) mayRemain(s *store) (remains, confirmed bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	end, over := ls.wants(s.name)
-	return over && ls.record(s.name).sent && !end.After(time.Now())
+	r := ls.record(s.name)
+	return over && r.sent && !end.After(time.Now()), !r.ends.IsZero()
 }
 
 // mayBeReplaced notes that the next lock may replace the record in a store: that the release then finds nothing says nothing
@@ -1001,7 +1025,6 @@ func (ls *Lease) mayBeReplaced(s *store) {
 
 // nextRequest prepares the request that the record in a store needs now.
 func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
-	supersedes, _ := ls.supersedes(s, ls.refusals())
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	now := time.Now()
@@ -1010,7 +1033,7 @@ func (ls *Lease) nextRequest(s *store) (q pendingRequest, ok bool) {
 	if q.step, _ = r.next(now, q.end, q.over); q.step == stepNone || ls.waitsFor(s) {
 		return q, false
 	}
-	q.claim, q.limit = ls.claimFor(s, supersedes), s.timeout
+	q.claim, q.limit, q.fresh = ls.claimFor(s, ""), s.timeout, r.ends.IsZero()
 	q.claim.Over, q.claim.Unused = q.over && q.step == stepKeep, q.step == stepDrop && !ls.used.Load() && !ls.completion
 	q.first, q.disturbed = q.over && !r.attempted, r.disturbed
 	r.underWay = q.first
@@ -1039,13 +1062,12 @@ func (ls *Lease) tookAnswer(w *reconciler, q pendingRequest, a answer) (event Ev
 	defer ls.mu.Unlock()
 	now := time.Now()
 	r := ls.record(w.s.name)
-	neverConfirmed := r.ends.IsZero()
 	if q.first {
 		r.found, r.firstErr, r.underWay = ls.finds(r, a), a.err, false
 	}
-	if q.step == stepKeep {
+	if q.extend {
 		r.answered(a, now)
-	} else if !a.saysNothing() {
+	} else if q.step == stepDrop && !a.saysNothing() {
 		r.silent = a.err != nil
 	}
 	switch {
@@ -1071,13 +1093,13 @@ func (ls *Lease) tookAnswer(w *reconciler, q pendingRequest, a answer) (event Ev
 		if a.err != nil && !r.failed {
 			r.failed, event = true, KindRecordFailed
 		}
-	case a.err == nil && !r.reported && !neverConfirmed:
+	case a.err == nil && !r.reported && !q.fresh:
 		r.reported, event = true, KindReleased
 	case a.err == nil && !r.reported && q.step == stepDrop && r.inFlight == 0:
 		r.reported, event = true, KindRolledBack
 	case permanent && r.denied: // the store refuses the rollback as it has refused the acquisition: nothing is recorded
 		r.sent = false
-	case permanent && !neverConfirmed: // that of a rollback is what the acquisition met already
+	case permanent && !q.fresh: // that of a rollback is what the acquisition met already
 		event = KindRefused
 	case a.err != nil && !r.failed:
 		r.failed, event = true, KindReleaseFailed

@@ -242,7 +242,7 @@ func (l *Locker) acquire(ctx context.Context, c call) (*Lease, error) {
 	l.noteExpiry(c.expiry)
 	ls, err := l.tryUnlessDone(ctx, c)
 	if err == nil && !l.admit(ls) {
-		ls.finish(ErrClosed)
+		ls.finishUnless(ctx, ErrClosed)
 		ls, err = nil, ErrClosed
 	}
 	if c.outcome != nil {
@@ -274,7 +274,7 @@ func (l *Locker) tryUnlessDone(ctx context.Context, c call) (*Lease, error) {
 			}
 			return ls, nil
 		}
-		ls.finish(nil)
+		ls.finishUnless(ctx, nil)
 		if conflict := errors.Is(err, ErrBusy) && !errors.Is(err, ErrDone); !conflict || c.wait <= 0 || !c.waitUntil.IsZero() && !time.Now().Before(c.waitUntil) {
 			return nil, err
 		}

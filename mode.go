@@ -149,7 +149,9 @@ func (l *Locker) bySecondary(ctx context.Context, ls *Lease, why error) (*Lease,
 	case ctx.Err() != nil:
 		err = newEndedError(ctx, ls.claim.Key)
 	case a.err == nil:
-		err = busyBy(ls.claim.Key, a.Grant)
+		busy := busyBy(ls.claim.Key, a.Grant)
+		busy.poll = true
+		err = busy
 	case errors.Is(a.err, errContended):
 		err = busyBy(ls.claim.Key, Grant{Contended: true})
 	case IsUnavailable(a.err):
@@ -175,7 +177,7 @@ func (l *Locker) backOff(ctx context.Context, ls *Lease, to Holder) error {
 	conflict := conflictWith(to)
 	l.events.emit(ctx, Event{Kind: KindConflict, Store: Secondary, Op: OpLock, Key: ls.claim.Key, Err: conflict})
 	ls.backsOff()
-	return l.rollBackNow(ctx, ls, &BusyError{Key: ls.claim.Key, Holder: to, err: conflict})
+	return l.rollBackNow(ctx, ls, &BusyError{Key: ls.claim.Key, Holder: to, poll: true, err: conflict})
 }
 
 // rollBack releases, in the background, what a failed acquisition may have recorded. It returns err.
@@ -228,16 +230,27 @@ func (l *Locker) release(ls *Lease) {
 // maxTokens is how many more requests one acquisition makes to replace an earlier record of this process.
 const maxTokens = 32
 
-// lock requests ls of a store, until ends or for the whole expiry, and notes the answer. Where the store names this process as
-// the holder, or nobody, it may be an earlier record of our own whose release is not confirmed: then it is asked again, to
-// replace that one.
+// lock requests ls of a store, until ends or for the whole expiry, and notes the answer.
 func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, limit time.Duration) answer {
 	sent := time.Now()
+	return l.lockReplacing(ls, s, func(n int) (Claim, bool) { return ls.sending(s, true, n) }, func(c Claim) answer {
+		a := s.lock(ctx, c, ends, limit-time.Since(sent))
+		if a.cutShort && a.err != nil {
+			a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
+		}
+		return a
+	})
+}
+
+// lockReplacing requests ls of a store, and notes the answer. Where the store names this process as the holder, or nobody, it may
+// be an earlier record of our own whose release is not confirmed: then it is asked again at once, to replace that one. claim
+// returns the nth claim, and whether there is another one.
+func (l *Locker) lockReplacing(ls *Lease, s *store, claim func(n int) (Claim, bool), ask func(Claim) answer) answer {
 	var refusal *answer // nothing that comes after it can undo it but a grant
 	for n := 0; ; n++ {
-		c, more := ls.sending(s, true, n)
+		c, more := claim(n)
 		s.background.replaces(c)
-		a := s.lock(ctx, c, ends, limit-time.Since(sent))
+		a := ask(c)
 		ls.answered(s, a)
 		switch {
 		case a.err == nil && !a.Held && !a.Contended && (a.HeldBy.ID == l.holder || a.HeldBy.ID == "") && more && n < maxTokens:
@@ -245,8 +258,6 @@ func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, 
 			continue
 		case a.err != nil && refusal != nil:
 			return *refusal
-		case a.cutShort:
-			a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
 		}
 		return a
 	}

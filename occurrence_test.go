@@ -426,3 +426,24 @@ func TestOccurrence_RecordIsSettledSoonAfterAFailure(t *testing.T) {
 		time.Sleep(50 * time.Hour)
 	})
 }
+
+func TestOccurrence_CallerThatCancelsDoesNotWaitForTheRelease(t *testing.T) {
+	for name, change := range everyMode {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				l := r.locker(change)
+				ctx, cancel := context.WithCancel(t.Context())
+				r.primary.hang(lokitest.OpInspect)
+				time.AfterFunc(50*time.Millisecond, func() {
+					r.primary.hang()
+					r.secondary.hang()
+					cancel()
+				})
+				begin := time.Now()
+				err := l.ExecuteWithinLock(ctx, 30*time.Second, mustNotRun(t), loki.WithOccurrence("1", time.Hour))
+				require.ErrorIs(t, err, context.Canceled)
+				require.LessOrEqual(t, time.Since(begin), 150*time.Millisecond)
+			})
+		})
+	}
+}

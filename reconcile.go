@@ -174,7 +174,8 @@ func (w *reconciler) work(queued string) {
 
 // predecessor returns the token of a record on the key of ls that the store may replace, the nth of them, and whether there is
 // another one: first the released one, if there is one, then those of earlier leases of this process whose release has not
-// been confirmed, the newest first. After the last comes the first again. A minimum hold is not replaced.
+// been confirmed, the newest first; those that the store had confirmed before the others, since one record at most stands there.
+// After the last comes the first again. A minimum hold is not replaced.
 func (w *reconciler) predecessor(ls *Lease, released string, n int) (token string, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,9 +187,11 @@ func (w *reconciler) predecessor(ls *Lease, released string, n int) (token strin
 	if i := slices.Index(leases, ls); i >= 0 { // else it is the newest
 		leases = leases[:i]
 	}
-	for _, other := range slices.Backward(leases) {
-		if other.mayRemain(w.s) {
-			gone = append(gone, other)
+	for _, stood := range []bool{true, false} {
+		for _, other := range slices.Backward(leases) {
+			if remains, confirmed := other.mayRemain(w.s); remains && confirmed == stood {
+				gone = append(gone, other)
+			}
 		}
 	}
 	if len(gone) == 0 {
@@ -253,6 +256,7 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 		w.reportLate(ls)
 	}
 	var a answer
+	sent := time.Now()
 	switch {
 	case q.step == stepDrop:
 		a = w.s.release(ctx, q.claim, q.limit)
@@ -260,12 +264,17 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 		a = w.s.extend(ctx, q.claim, q.end, q.limit, nil)
 		a.reports = w.s.extends()
 	default:
-		w.replaces(q.claim)
-		a = w.s.lock(ctx, q.claim, q.end, q.limit)
+		a = w.l.lockReplacing(ls, w.s, func(n int) (c Claim, more bool) {
+			c = q.claim
+			c.Supersedes, more = ls.supersedes(w.s, n)
+			return c, more
+		}, func(c Claim) answer { return w.s.lock(ctx, c, q.end, q.limit-time.Since(sent)) })
 	}
 	event, owed, tooMany := ls.tookAnswer(w, q, a)
-	if q.step == stepKeep {
+	if q.extend {
 		w.follow(ls, a)
+	}
+	if q.step == stepKeep {
 		w.l.noteHolder(w.s, ls.claim.Key, a)
 	}
 	if q.over && event == KindRefused {
@@ -392,6 +401,7 @@ type pendingRequest struct {
 	extend bool
 	late   bool
 	first  bool // it is the first for a lease that is over
+	fresh  bool // the store has never confirmed the record
 	claim  Claim
 	end    time.Time // the wanted end
 	limit  time.Duration

@@ -166,6 +166,9 @@ func (s *story) take(c, left *storyRequest, failure ...error) {
 		a.Held, s.took = c.held, c.took
 	}
 	s.call = nil
+	if c.step == stepKeep && !c.extend {
+		s.ls.secondary.answered(a, time.Now()) // as lockReplacing does
+	}
 	_, owed, _ := s.ls.tookAnswer(s.store.background, c.pendingRequest, a)
 	s.ls.locker.background.add(-owed)
 }

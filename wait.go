@@ -114,7 +114,7 @@ func (l *Locker) wait(ctx context.Context, r request) (ls *Lease, err error) {
 				continue
 			}
 		}
-		if wakeUps == nil || busy.err == errContended { //nolint:errorlint // identity; its end wakes no waiter
+		if wakeUps == nil || busy.poll {
 			poll.Reset(retry.Around(pause))
 			pause = min(pause*3/2, maxPollPause)
 			continue

@@ -552,3 +552,16 @@ func TestWait_AnOutageEndsNoWaitThatBeganAfterIt(t *testing.T) {
 		require.LessOrEqual(t, failed.Load(), int32(callers))
 	})
 }
+
+// The primary's notifier knows nothing of a lock that the secondary has granted.
+func TestWait_ForAHolderInTheSecondaryPolls(t *testing.T) {
+	for i := range 20 {
+		inRig(t, func(t *testing.T, r *rig) {
+			r.primary.fail(errDown, lokitest.OpLock, lokitest.OpExtend) // it can be listened to
+			ls, err := r.locker().Acquire(t.Context(), 30*time.Second)
+			require.NoError(t, err)
+			late := r.grantedAfter(r.locker(), 5*time.Second+time.Duration(i)*97*time.Millisecond, func() { _ = ls.Release(t.Context()) })
+			require.LessOrEqual(t, late, lateByPoll)
+		})
+	}
+}

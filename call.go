@@ -23,6 +23,9 @@ func deadlineSlack(limit time.Duration) time.Duration {
 	return min(max(limit/10, 5*time.Millisecond), 50*time.Millisecond)
 }
 
+// lateEnd is how long after its deadline a context may end on a busy machine.
+const lateEnd = 250 * time.Millisecond
+
 // answer is what a store said, or that it did not.
 type answer struct {
 	Grant
@@ -183,7 +186,8 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 		}
 	}
 	if slack := deadlineSlack(deadline.Sub(a.sent)); isCallers && answered == nil && time.Until(deadline) <= slack {
-		retry.Sleep(ctx, time.Until(deadline)+slack) // and not until ctx is done: one may have a deadline and not end with it
+		// And not until ctx is done: one may have a deadline and not end with it. But a busy machine ends it late.
+		retry.Sleep(ctx, time.Until(deadline)+max(slack, lateEnd))
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // the caller does not want the answer any more
 		x.cancel()

@@ -347,13 +347,27 @@ type brokenError struct{ text string }
 
 func (e *brokenError) Error() string { return e.text }
 
-// endless has a deadline, and does not end with it.
+// endless has a deadline, and does not end with it, but perhaps later.
 type endless struct {
 	context.Context
 	deadline time.Time
 }
 
 func (c endless) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// A busy machine ends a context some time after its deadline, and the handler, which heeds that, has given up before.
+func TestCall_ContextThatEndsLateIsNoOutage(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		deadline := time.Now().Add(20 * time.Millisecond)
+		late, cancel := context.WithDeadline(t.Context(), deadline.Add(100*time.Millisecond))
+		defer cancel()
+		r.primary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 20 * time.Millisecond}, Err: loki.NotSent(context.DeadlineExceeded)})
+		err := l.ExecuteWithinLock(endless{late, deadline}, time.Minute, mustNotRun(t))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, loki.ErrUnavailable)
+	})
+}
 
 func TestCall_EndsWithItsTimeoutWhereTheContextDoesNotEndWithItsDeadline(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {

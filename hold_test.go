@@ -2,6 +2,7 @@ package loki_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,15 +157,20 @@ func TestHold_SecondaryThatHangsDoesNotDelayItInThePrimary(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		a, b := r.locker(inSync), r.locker(inSync)
 		begin := time.Now()
-		require.NoError(t, a.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
-			time.Sleep(27 * time.Second)
-			r.secondary.hang()
-			time.AfterFunc(4*time.Second, r.secondary.heal)
-			return nil
-		}, loki.WithMinHold(time.Minute), loki.WithoutRenewal()))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			require.NoError(t, a.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				time.Sleep(27*time.Second + 500*time.Millisecond)
+				r.secondary.hang()
+				time.AfterFunc(4*time.Second, r.secondary.heal)
+				return nil
+			}, loki.WithMinHold(time.Minute), loki.WithoutRenewal()))
+		})
+		synctest.Wait()
 		for time.Since(begin) < time.Minute-time.Second {
 			r.requireBusy(b)
 			time.Sleep(100 * time.Millisecond)
 		}
+		wg.Wait()
 	})
 }

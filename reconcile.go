@@ -268,13 +268,15 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 			c = q.claim
 			c.Supersedes, more = ls.supersedes(w.s, n)
 			return c, more
-		}, func(c Claim) answer { return w.s.lock(ctx, c, q.end, q.limit-time.Since(sent)) })
+		}, func(c Claim) answer {
+			a := w.s.lock(ctx, c, q.end, q.limit-time.Since(sent))
+			w.l.noteHolder(w.s, ls.claim.Key, a) // before it is asked again: a call of the key may begin now
+			return a
+		})
 	}
 	event, owed, tooMany := ls.tookAnswer(w, q, a)
 	if q.extend {
 		w.follow(ls, a)
-	}
-	if q.step == stepKeep {
 		w.l.noteHolder(w.s, ls.claim.Key, a)
 	}
 	if q.over && event == KindRefused {

@@ -2,6 +2,7 @@ package loki
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -96,11 +97,15 @@ func (b *batcher) isLate() {
 // call.
 func (b *batcher) send(waiting []*Lease) {
 	s := b.l.primary
-	limit := s.timeout
-	leases, claims := waiting[:0], make([]Claim, 0, len(waiting))
+	leases, claims, limits := waiting[:0], make([]Claim, 0, len(waiting)), make([]time.Duration, 0, len(waiting))
 	for _, ls := range waiting {
-		if c, patience, waited := ls.leaveQueue(); waited {
-			leases, claims, limit = append(leases, ls), append(claims, c), min(limit, patience)
+		c, limit, waited := ls.leaveQueue()
+		switch {
+		case !waited:
+		case limit < leastPatience: // it would hurry the others
+			ls.renewAfter(nil)
+		default:
+			leases, claims, limits = append(leases, ls), append(claims, c), append(limits, min(limit, s.timeout))
 		}
 	}
 	if len(leases) < 2 {
@@ -114,10 +119,11 @@ func (b *batcher) send(waiting []*Lease) {
 	attempts, returned, sent := make([]attempt, len(leases)), make(chan struct{}), time.Now()
 	for i := range attempts {
 		t := &attempts[i]
-		t.key, t.sent, t.returned, t.err = claims[i].Key, sent, returned, errNoReply
+		t.key, t.sent, t.limit, t.returned, t.err = claims[i].Key, sent, limits[i], returned, errNoReply
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit+linger) //nolint:forbidigo // the callers are many
-	late := time.AfterFunc(limit/repeatFraction, func() {
+	longest := slices.Max(limits)
+	ctx, cancel := context.WithTimeout(context.Background(), longest+linger) //nolint:forbidigo // the callers are many
+	late := time.AfterFunc(slices.Min(limits)/repeatFraction, func() {
 		b.isLate()
 		for i, ls := range leases {
 			ls.renewAfter(&attempts[i])
@@ -147,7 +153,7 @@ func (b *batcher) send(waiting []*Lease) {
 			}
 		}
 	}()
-	answers, err := s.extendAll(callContext{ctx, sent.Add(limit)}, claims)
+	answers, err := s.extendAll(callContext{ctx, sent.Add(longest)}, claims)
 	for i := range attempts {
 		if t := &attempts[i]; err == nil {
 			t.grant.Held, t.err = answers[i].Held, answers[i].Err

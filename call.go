@@ -76,19 +76,24 @@ func (a answer) unknown() bool { return a.failed || len(a.left) > 0 }
 func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit time.Duration, send func(context.Context, Claim) (Grant, error), batched *attempt) (a answer) {
 	a = answer{sent: time.Now(), expiry: c.Expiry, ends: ends, weakest: c.Expiry}
 	abandoned := s.abandonedBy(op)
+	if batched != nil {
+		a.sent, limit = batched.sent, batched.limit
+	}
 	patience := limit
 	limit = min(limit, s.timeout)
-	if batched != nil {
-		a.sent = batched.sent
-	} else if err := ctx.Err(); err != nil {
-		a.calledOff, a.err = true, s.wrap(op, c, err)
-		return a
-	} else if err := abandoned.refusal(op, c.Key); err != nil {
-		a.err = s.wrap(op, c, err)
-		return a
-	} else if limit <= 0 {
-		a.cutShort, a.err = true, s.wrap(op, c, NotSent(fmt.Errorf("not asked, no time left: %w", context.DeadlineExceeded)))
-		return a
+	if batched == nil {
+		if err := ctx.Err(); err != nil {
+			a.calledOff, a.err = true, s.wrap(op, c, err)
+			return a
+		}
+		if err := abandoned.refusal(op, c.Key); err != nil {
+			a.err = s.wrap(op, c, err)
+			return a
+		}
+		if limit <= 0 {
+			a.cutShort, a.err = true, s.wrap(op, c, NotSent(fmt.Errorf("not asked, no time left: %w", context.DeadlineExceeded)))
+			return a
+		}
 	}
 	short := patience < min(leastPatience, s.timeout)
 	defer func() {
@@ -280,11 +285,14 @@ const (
 // attempt is one request of a call, on a goroutine of its own.
 type attempt struct {
 	key      string
-	sent     time.Time // before it left, if a batch has made it
 	state    atomic.Int32
 	returned chan struct{} // closed when the handler has returned: then the fields below may be read
 	grant    Grant
 	err      error
+
+	// If a batch has made it: before it left, and how long the call may take of which it is the first one.
+	sent  time.Time
+	limit time.Duration
 }
 
 // done reports whether the handler has returned.

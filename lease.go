@@ -425,7 +425,7 @@ func (ls *Lease) leaveQueue() (c Claim, limit time.Duration, waited bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	waited, ls.queued = ls.queued, false
-	return ls.claimFor(ls.locker.primary, ""), min(time.Until(ls.valid())/2, ls.claim.Expiry/renewalFraction), waited
+	return ls.claimFor(ls.locker.primary, ""), primaryRenewalLimit(time.Until(ls.valid()), ls.claim.Expiry, ls.locker.secondary != nil), waited
 }
 
 // renewAfter goes on with a renewal alone, after the attempt that a batch has made, if it has.

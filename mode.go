@@ -347,11 +347,7 @@ func lostBy(reason, err error) renewal { return renewal{lost: reason, err: err} 
 // same token, and within the validity, so that the lock is still ours. With leaveHalf, half of what is left of that is for the
 // secondary.
 func (l *Locker) renewInPrimary(ctx context.Context, ls *Lease, leaveHalf bool) answer {
-	s, limit := l.primary, time.Until(ls.validNow())
-	if leaveHalf {
-		limit /= 2
-	}
-	limit = min(limit, ls.claim.Expiry/renewalFraction)
+	s, limit := l.primary, primaryRenewalLimit(time.Until(ls.validNow()), ls.claim.Expiry, leaveHalf)
 	op := OpLock
 	var a answer
 	if ls.stands(s) {
@@ -362,6 +358,14 @@ func (l *Locker) renewInPrimary(ctx context.Context, ls *Lease, leaveHalf bool) 
 	}
 	l.reportRenewed(ls, s, op, a)
 	return a
+}
+
+// primaryRenewalLimit returns how long a renewal in the primary may take when that much is left of the validity.
+func primaryRenewalLimit(left, expiry time.Duration, leaveHalf bool) time.Duration {
+	if leaveHalf {
+		left /= 2
+	}
+	return min(left, expiry/renewalFraction)
 }
 
 // renewInSecondary extends the record in the secondary, which stands there. It is not recorded anew: if it is gone, another

@@ -149,13 +149,22 @@ func (w *wire) Inspect(ctx context.Context, key string) (loki.Holder, bool, erro
 	return h, held, err
 }
 
+// firstAttempt is the key of the context of a call's first attempt in that of the second one, if a batch has made the first.
+type firstAttempt struct{}
+
+// batchSlack is by how much the times may differ that the leases of a batch are waited for. An answer that comes when some of
+// them are not waited for any more is lost: whether a process has heard it must be the same for all.
+const batchSlack = 20 * time.Millisecond
+
 // Extend is the store's.
 func (w *wire) Extend(ctx context.Context, c loki.Claim) (bool, error) {
-	if !c.Repeated {
-		w.mu.Lock()
+	w.mu.Lock()
+	if first := w.batched[c.Token]; !c.Repeated {
 		delete(w.batched, c.Token)
-		w.mu.Unlock()
+	} else if first != nil {
+		ctx = context.WithValue(ctx, firstAttempt{}, first)
 	}
+	w.mu.Unlock()
 	a, err := w.call(ctx, lokitest.OpExtend, c, func() (answer, error) {
 		held, err := w.faults.Extend(ctx, c)
 		return answer{held: held}, err
@@ -184,6 +193,10 @@ func (w *wire) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Exten
 				held, err := w.faults.Extend(ctx, c)
 				done()
 				answered.Wait()
+				if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < batchSlack { // some leases are waited for less long
+					<-ctx.Done()
+					return answer{}, ctx.Err()
+				}
 				return answer{held: held}, err
 			})
 			answers[i] = loki.Extended{Held: a.held, Err: err}
@@ -324,7 +337,7 @@ func (w *wire) returned(ctx context.Context, op lokitest.Op, c loki.Claim, err e
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	call := ctx
-	if first := w.batched[c.Token]; op == lokitest.OpExtend && c.Repeated && first != nil {
+	if first, ok := ctx.Value(firstAttempt{}).(context.Context); ok {
 		call = first
 	}
 	if w.over[call] {

@@ -22,9 +22,14 @@ const batchExpiry = 30 * time.Second
 // acquire acquires that many leases, for resources that are numbered from the given one on.
 func (r *rig) acquire(l *loki.Locker, from, n int) []*loki.Lease {
 	r.t.Helper()
+	return r.acquireFor(batchExpiry, l, from, n)
+}
+
+func (r *rig) acquireFor(expiry time.Duration, l *loki.Locker, from, n int) []*loki.Lease {
+	r.t.Helper()
 	var leases []*loki.Lease
 	for i := range n {
-		ls, err := l.Acquire(r.t.Context(), batchExpiry, loki.WithResource(fmt.Sprintf("%04d", from+i)))
+		ls, err := l.Acquire(r.t.Context(), expiry, loki.WithResource(fmt.Sprintf("%04d", from+i)))
 		require.NoError(r.t, err)
 		leases = append(leases, ls)
 	}
@@ -152,15 +157,17 @@ func TestBatch_ChangesNothingForALease(t *testing.T) {
 		},
 	} {
 		for mode, change := range map[string]func(*loki.Config){"alone": alone, "async": func(*loki.Config) {}} {
-			t.Run(mode+"/"+name, func(t *testing.T) {
-				require.Equal(t, batchStory(t, change, happens, true), batchStory(t, change, happens, false))
-			})
+			for _, expiry := range []time.Duration{batchExpiry, time.Second} {
+				t.Run(fmt.Sprint(mode, "/", name, "/", expiry), func(t *testing.T) {
+					require.Equal(t, batchStory(t, expiry, change, happens, true), batchStory(t, expiry, change, happens, false))
+				})
+			}
 		}
 	}
 }
 
 // batchStory is what three leases live through: for each, in order, when it was reported what.
-func batchStory(t *testing.T, mode func(*loki.Config), happens func(*rig), batches bool) (stories map[string][]string) {
+func batchStory(t *testing.T, expiry time.Duration, mode func(*loki.Config), happens func(*rig), batches bool) (stories map[string][]string) {
 	stories = make(map[string][]string)
 	var mu sync.Mutex // guards stories
 	tell := func(key, format string, args ...any) {
@@ -187,12 +194,12 @@ func batchStory(t *testing.T, mode func(*loki.Config), happens func(*rig), batch
 				}
 			}
 		})
-		leases := r.acquire(l, 0, 3)
-		time.Sleep(5 * time.Second)
+		leases := r.acquireFor(expiry, l, 0, 3)
+		time.Sleep(expiry / 6)
 		happens(r)
-		time.Sleep(30 * time.Second)
+		time.Sleep(expiry)
 		r.primary.heal()
-		time.Sleep(30 * time.Second)
+		time.Sleep(expiry)
 		for _, ls := range leases {
 			released := ls.Release(t.Context())
 			synctest.Wait()
@@ -207,7 +214,7 @@ func batchStory(t *testing.T, mode func(*loki.Config), happens func(*rig), batch
 			when, rest, _ := strings.Cut(line, " ")
 			d, err := time.ParseDuration(when)
 			require.NoError(t, err)
-			story[i] = fmt.Sprint(d.Round(100*time.Millisecond), " ", rest)
+			story[i] = fmt.Sprint(d.Round(expiry/300), " ", rest)
 		}
 		slices.Sort(story) // what happens at one instant has no order
 	}

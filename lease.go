@@ -42,9 +42,9 @@ type Lease struct {
 	authority          Store         // the store whose last confirmation the lease relies on; set by start and renewal alone
 	started, over      bool          // over: released, lost, or discarded before its start
 	queued             bool          // its renewal waits for others, to be sent in a batch
+	handed             bool          // the claim comes from another lease
 	startedAt          time.Time     // when the first lease with this claim was
 	took               time.Duration // until the claim was granted
-	handed             bool          // the claim comes from another lease
 	hold               time.Time     // the end of the minimum hold: not released before it
 	due                agenda.Entry  // the end of the validity, or the next renewal
 	renewAt            time.Time

@@ -362,7 +362,7 @@ func (p *process) perform(name string, c Call) {
 	}
 	if ran && !lost && c.MinHold > 0 {
 		p.world.holds.Go(func() { p.world.watchHold(r, p.claimOf(r.token)) })
-	} else if (ran || done) && c.MinHold == 0 && recorded && p.wires[primary].fineDuring(start-latest, now) {
+	} else if (ran || done && ctx.Err() == nil) && c.MinHold == 0 && recorded && p.wires[primary].fineDuring(start-latest, now) {
 		for _, token := range l.minted {
 			if p.world.stores[primary].holds(p.ctx, name) == token {
 				p.world.breach("%s has returned and left its claim in the primary, which it has reached since %v: %v", p.name, start-latest, err)

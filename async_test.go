@@ -644,3 +644,23 @@ func TestConflict_IsOneEvent(t *testing.T) {
 		require.Len(t, r.events(loki.KindConflict), 1)
 	})
 }
+
+// A closure ends before its mirror write is answered, and its process is gone before the release. The next holder replaces the
+// record, because the primary remembers it.
+func TestMirror_AWriteUnderWayAtTheReleaseIsRemembered(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		run := func(d time.Duration) {
+			require.NoError(t, r.locker().ExecuteWithinLock(t.Context(), 30*time.Second, func(ctx context.Context) error {
+				retry.Sleep(ctx, d)
+				return nil
+			}))
+		}
+		run(time.Second)
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 30 * time.Millisecond}})
+		r.secondary.hang(lokitest.OpRelease)
+		run(time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
+		run(10 * time.Second)
+		require.Empty(t, r.events(loki.KindConflict))
+	})
+}

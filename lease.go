@@ -17,23 +17,24 @@ import (
 //
 // A Lease may be used by several goroutines at once.
 type Lease struct {
-	locker   *Locker
-	parent   *Lease          // the lease in whose context this one was acquired, if any
-	base     context.Context // the caller's
-	ctx      context.Context // the lease's own, from its start on
-	own      leaseContext    // what ctx is then
-	cancel   context.CancelCauseFunc
-	claim    Claim // as minted, with the latest fencing token of any store as its floor
-	fence    int64 // of the store under whose authority the lease was started; 0 if that issues none
-	store    Store // which one granted it first
-	closure  bool  // it belongs to a closure and ends with it
-	renewal  bool
-	shares   bool // its claim may be handed over
-	minHold  time.Duration
-	replaces string // the token that the primary has seen released last, whose record in the secondary may be replaced
-	running  atomic.Bool
-	used     atomic.Bool   // its caller has it, or had it: code runs under it, or has run
-	released chan struct{} // closed when the first attempt of every release that the caller waits for has returned
+	locker     *Locker
+	parent     *Lease          // the lease in whose context this one was acquired, if any
+	base       context.Context // the caller's
+	ctx        context.Context // the lease's own, from its start on
+	own        leaseContext    // what ctx is then
+	cancel     context.CancelCauseFunc
+	claim      Claim // as minted, with the latest fencing token of any store as its floor
+	fence      int64 // of the store under whose authority the lease was started; 0 if that issues none
+	store      Store // which one granted it first
+	closure    bool  // it belongs to a closure and ends with it
+	renewal    bool
+	shares     bool // its claim may be handed over
+	background bool // its release is not waited for
+	minHold    time.Duration
+	replaces   string // the token that the primary has seen released last, whose record in the secondary may be replaced
+	running    atomic.Bool
+	used       atomic.Bool   // its caller has it, or had it: code runs under it, or has run
+	released   chan struct{} // closed when the first attempt of every release that the caller waits for has returned
 
 	// The mutex guards what follows. It is locked in this file alone, and never held while a handler, an observer or fn is
 	// called, nor while the key table or a reconciler is, whose mutexes come before it.
@@ -380,10 +381,15 @@ func (ls *Lease) finish(cause error) {
 		return
 	}
 	ls.awaitVerdict()
-	if ls.finishNow(cause) {
+	switch over := ls.finishNow(cause); {
+	case over && ls.background:
+		ls.locker.releaseLater(ls)
+	case over:
 		ls.locker.release(ls)
 	}
-	<-ls.released
+	if !ls.background {
+		<-ls.released
+	}
 }
 
 // finishUnless is finish for a lease that nothing ran under: it waits for no verdict, and no longer than ctx.
@@ -514,7 +520,9 @@ func (ls *Lease) end(lost *lostError, cause error) bool {
 	hold, _ := ls.wants(Primary)
 	inUse := ls.inUse()
 	ls.mu.Unlock()
-	ls.locker.keys.free(ls, hold) // first: fn may try again as soon as its context ends
+	if !ls.background || lost != nil { // else when the release has returned
+		ls.locker.keys.free(ls, hold) // first: fn may try again as soon as its context ends
+	}
 	ls.locker.forget(ls)
 	ls.cancel(cause)
 	if lost != nil && inUse {
@@ -612,7 +620,9 @@ func (ls *Lease) endRecords() {
 
 // inUse reports whether code runs under the lease. What was not used cannot have been lost in use: that the look at an
 // occurrence found the lock lost is what its caller gets. It is called with mu held.
-func (ls *Lease) inUse() bool { return ls.started && (!ls.closure || ls.running.Load()) }
+func (ls *Lease) inUse() bool {
+	return ls.started && (!ls.closure || ls.running.Load() || ls.background && ls.used.Load())
+}
 
 // wasLost is called when the lease has ended and the store that it relied on did not hold it any more.
 func (ls *Lease) wasLost(store Store) {
@@ -695,10 +705,11 @@ func (ls *Lease) claimFor(s *store, supersedes string) Claim {
 }
 
 // isRemembered reports whether the primary is to remember the claim, so that the next holder may replace its record in the
-// secondary. One whose write the secondary has not confirmed takes no place of an earlier one, whose record probably still
-// stands there. It is called with mu held.
+// secondary. One whose write has failed there takes no place of an earlier one, whose record probably still stands. It is called
+// with mu held.
 func (ls *Lease) isRemembered() bool {
-	return ls.secondary.sent && (ls.replaces == "" || !ls.secondary.ends.IsZero())
+	r := &ls.secondary
+	return r.sent && (ls.replaces == "" || !r.silent || !r.ends.IsZero())
 }
 
 // answered notes the answer to a request that could record the claim or move its end.
@@ -800,6 +811,19 @@ func (ls *Lease) lostErr() *lostError {
 	return ls.lost
 }
 
+// isReleasing reports whether the release is under way in the background.
+func (ls *Lease) isReleasing() bool {
+	if !ls.background || !ls.ended() {
+		return false
+	}
+	select {
+	case <-ls.released:
+		return false
+	default:
+		return true
+	}
+}
+
 // ranWith notes whether fn failed.
 func (ls *Lease) ranWith(failed bool) {
 	ls.mu.Lock()
@@ -820,6 +844,14 @@ func (ls *Lease) keepAgain(s *store) {
 	ls.record(s.name).agreed = false
 	ls.mu.Unlock()
 	s.background.changed(ls)
+}
+
+// keptUntil returns when the minimum hold of a lease that is over ends; zero if there is none.
+func (ls *Lease) keptUntil() time.Time {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	hold, _ := ls.wants(Primary)
+	return hold
 }
 
 // keepUntil prolongs the minimum hold.

@@ -207,7 +207,7 @@ func (l *Locker) prepare(ctx context.Context, expiry time.Duration, opts []Optio
 	if err := validateExpiry(expiry); err != nil {
 		return c, err
 	}
-	c.request = request{key: l.serviceKey, expiry: expiry, renewal: !o.noRenewal, closure: closure, both: o.hasOccurrence}
+	c.request = request{key: l.serviceKey, expiry: expiry, renewal: !o.noRenewal, background: o.background, closure: closure, both: o.hasOccurrence}
 	c.wait = o.wait
 	if o.hasResource {
 		c.key += "/" + encodePart(o.resource)
@@ -292,8 +292,17 @@ func (l *Locker) try(ctx context.Context, c call) (*Lease, error) {
 	if c.wait > 0 {
 		return l.wait(ctx, c.request)
 	}
-	if l.keys.busy(c.key) {
-		return nil, &BusyError{Key: c.key, Holder: Holder{ID: l.holder}}
+	for busy, released := l.keys.busy(c.key); busy; busy, released = l.keys.busy(c.key) {
+		if released == nil {
+			return nil, &BusyError{Key: c.key, Holder: Holder{ID: l.holder}}
+		}
+		select { // see WithBackgroundRelease
+		case <-released:
+		case <-ctx.Done():
+			return nil, newEndedError(ctx, c.key)
+		case <-l.closing:
+			return nil, ErrClosed
+		}
 	}
 	ls, err := l.mode.acquire(ctx, c.request)
 	if err == nil {

@@ -28,13 +28,14 @@ type mode interface {
 
 // request is one acquisition as its caller wants it.
 type request struct {
-	key       string
-	expiry    time.Duration
-	waitUntil time.Time // the end of the wait, which bounds no attempt; zero if there is none
-	minHold   time.Duration
-	renewal   bool
-	closure   bool
-	both      bool // acquire the lock in both stores before fn starts, whatever the mode
+	key        string
+	expiry     time.Duration
+	waitUntil  time.Time // the end of the wait, which bounds no attempt; zero if there is none
+	minHold    time.Duration
+	renewal    bool
+	closure    bool
+	background bool // its release is not waited for
+	both       bool // acquire the lock in both stores before fn starts, whatever the mode
 }
 
 var errOver = errors.New("the lease was over already; a longer expiry leaves a slow store more time")
@@ -51,14 +52,15 @@ func (l *Locker) newLease(ctx context.Context, r request) *Lease {
 // leaseOf returns a lease for r that has not been started.
 func (l *Locker) leaseOf(ctx context.Context, r request, c Claim) *Lease {
 	ls := &Lease{
-		locker:   l,
-		base:     ctx,
-		claim:    c,
-		shares:   r.mayShare(),
-		renewal:  r.renewal,
-		closure:  r.closure,
-		minHold:  r.minHold,
-		released: make(chan struct{}),
+		locker:     l,
+		base:       ctx,
+		claim:      c,
+		shares:     r.mayShare(),
+		renewal:    r.renewal,
+		background: r.background,
+		closure:    r.closure,
+		minHold:    r.minHold,
+		released:   make(chan struct{}),
 	}
 	ls.primary.lateness = max(r.expiry, leastLateness)
 	ls.secondary.lateness = ls.primary.lateness
@@ -225,6 +227,9 @@ func (l *Locker) release(ls *Lease) {
 	defer close(ls.released)
 	ls.awaitRenewal()
 	l.mode.release(ls)
+	if ls.background {
+		l.keys.free(ls, ls.keptUntil())
+	}
 }
 
 // maxTokens is how many more requests one acquisition makes to replace an earlier record of this process.

@@ -21,6 +21,7 @@ type options struct {
 	wait        time.Duration
 	minHold     time.Duration
 	noRenewal   bool
+	background  bool
 	outcome     *Outcome
 
 	occurrence    string
@@ -101,6 +102,20 @@ func WithMinHold(d time.Duration) Option {
 func WithoutRenewal() Option {
 	return func(o *options) error {
 		o.noRenewal = true
+		return nil
+	}
+}
+
+// WithBackgroundRelease has the call, or [Lease.Release], return without waiting for the release: it saves a request's time where
+// locks are short and many. The release is made at once all the same, on a goroutine of its own.
+//
+// What the caller gives up is its answer. A release that fails is an event, [KindReleaseFailed], and no error of Lease.Release; that
+// a store had lost the lock is an event, [KindLost], and may be no error of the call. Until the release has returned, other
+// processes are busy, and calls of this Locker for the same lock wait for it. [Locker.Close] waits as well: call it before the
+// process exits, or the lock stays until it expires.
+func WithBackgroundRelease() Option {
+	return func(o *options) error {
+		o.background = true
 		return nil
 	}
 }

@@ -204,12 +204,19 @@ func (g *keyTable) tidy(key string, k *keyEntry) {
 	}
 }
 
-// busy reports whether this Locker holds key, or keeps it for a minimum hold.
-func (g *keyTable) busy(key string) bool {
+// busy reports whether this Locker holds key, or keeps it for a minimum hold. If it is about to be released in the background,
+// released says when that has been done.
+func (g *keyTable) busy(key string) (busy bool, released <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.keys[key]
-	return k != nil && k.holder != nil
+	if k == nil || k.holder == nil {
+		return false, nil
+	}
+	if k.holder.isReleasing() {
+		released = k.holder.released
+	}
+	return true, released
 }
 
 // hold makes ls the holder. It may take the place of one whose lease was lost in the stores but not yet ended here.

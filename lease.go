@@ -553,7 +553,8 @@ func (ls *Lease) handOver(ctx context.Context, r request) *Lease {
 	for _, s := range ls.locker.stores() {
 		in := ls.record(s.name)
 		end, _ := ls.wants(s.name)
-		if in.inFlight > 0 || in.mayMove.After(now) || !end.IsZero() && !(in.agreed && in.agreedEnd.Equal(end)) {
+		settled := end.IsZero() || in.agreed && in.agreedEnd.Equal(end)
+		if in.inFlight > 0 || in.mayMove.After(now) || !settled {
 			return nil
 		}
 	}

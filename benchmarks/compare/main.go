@@ -66,7 +66,7 @@ var short = settings{
 
 // works are all kinds of work, in the order in which they are done.
 func works(s settings) []work {
-	all := []work{acquireRelease, acquireRelease64, busyElsewhere, busyHere, handOver, turns, coreAlone, mirroredAsync, blackHole}
+	all := []work{acquireRelease, acquireRelease64, busyElsewhere, busyHere, handOver, turns, coreAlone, backgroundRelease, mirroredAsync, blackHole}
 	for _, n := range s.leases {
 		all = append(all, leases(n))
 	}

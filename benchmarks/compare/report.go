@@ -44,6 +44,14 @@ type ownLine struct {
 
 var ownLines = []ownLine{
 	{
+		"acquire and release, 64 locks in turn, without waiting for the releases, against raw, which waits",
+		backgroundRelease,
+		func(r record) string {
+			return ratioOf(r, backgroundRelease, rawName, nsPerOp) + " × " + figureOf(r, backgroundRelease, rawName, nsPerOp, durations)
+		},
+		ratioAtMost(backgroundRelease.name, nsPerOp, rawName, 0.65),
+	},
+	{
 		"mirrored asynchronously to PostgreSQL, 4 callers, fn of 5 ms: a call, against one without a secondary",
 		mirroredAsync,
 		func(r record) string {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/benchmarks/internal/rig"
 )
 
@@ -50,6 +51,29 @@ var acquireRelease64 = work{"AcquireRelease64", settings.throughputRounds, func(
 					})
 				}
 				return all.Wait()
+			})
+		}
+	})
+}}
+
+// backgroundRelease is one goroutine that acquires one lock after the other and does not wait for the releases. raw waits.
+var backgroundRelease = work{"BackgroundRelease", settings.throughputRounds, func(l *lab, tb *rig.Rig) (map[string]measure, error) {
+	return forEach([]string{rawName, lokiName}, l, tb, func(c contender) measure {
+		return func() (sample, error) {
+			return benchmark(func(b *testing.B) error {
+				for i := 0; b.Loop(); i++ {
+					key := fmt.Sprint("customer-", i%64)
+					var err error
+					if own, ok := c.(*lokiContender); ok {
+						err = own.execute(context.Background(), nil, loki.WithResource(key), loki.WithBackgroundRelease())
+					} else {
+						err = c.try(context.Background(), key, nil)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
 			})
 		}
 	})

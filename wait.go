@@ -249,37 +249,6 @@ func (g *keyTable) free(ls *Lease, keep time.Time) {
 	g.tidy(ls.claim.Key, k)
 }
 
-// handOver gives the claim of ls to the first caller that waits for its key, without a request to a store. It reports false
-// if there is none, or that is not possible: then ls is to be released.
-func (l *Locker) handOver(ls *Lease) bool {
-	if !l.keys.handOver(ls) {
-		return false
-	}
-	l.forget(ls)
-	ls.cancel(nil)
-	return true
-}
-
-func (g *keyTable) handOver(ls *Lease) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	k := g.keys[ls.claim.Key]
-	if k == nil || k.holder != ls || len(k.waiters) == 0 || k.waiters[0].asks {
-		return false
-	}
-	w := k.waiters[0]
-	next := ls.handOver(w.ctx, w.request)
-	if next == nil {
-		return false
-	}
-	k.holder, k.since = next, time.Now()
-	k.waiters = slices.Delete(k.waiters, 0, 1)
-	w.handed = next
-	close(w.granted)
-	g.tidy(ls.claim.Key, k)
-	return true
-}
-
 // wake wakes the first waiter of a key, unless it has a holder again.
 func (g *keyTable) wake(key string) {
 	g.mu.Lock()

@@ -90,5 +90,5 @@ func (ls *Lease) handedOver() (pause time.Duration) {
 	if !ls.handed {
 		return 0
 	}
-	return firstPollPause + 2*ls.took
+	return min(firstPollPause+2*ls.took, maxPollPause)
 }

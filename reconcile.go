@@ -256,7 +256,7 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 		w.reportLate(ls)
 	}
 	var a answer
-	sent := time.Now()
+	sent, left := time.Now(), q.limit
 	switch {
 	case q.step == stepDrop:
 		a = w.s.release(ctx, q.claim, q.limit)
@@ -269,7 +269,8 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 			c.Supersedes, more = ls.supersedes(w.s, n)
 			return c, more
 		}, func(c Claim) answer {
-			a := w.s.lock(ctx, c, q.end, q.limit-time.Since(sent))
+			a := w.s.lock(ctx, c, q.end, left)
+			left = q.limit - time.Since(sent)
 			w.l.noteHolder(w.s, ls.claim.Key, a) // before it is asked again: a call of the key may begin now
 			return a
 		})

@@ -59,7 +59,7 @@ var planted = []struct {
 	{"a mirror write is forgotten when it was sent", simulation.Async, "lease_records.go",
 		"\t\t\tr.sent = true // before it leaves", "\t\t\t_ = r // before it leaves", 1000, "left a claim"},
 	{"a record outlives its key", simulation.Async, "reconcile.go",
-		"w.s.lock(ctx, c, q.end, q", "w.s.lock(ctx, c, time.Time{}, q", 300, "asked for a record"},
+		"w.s.lock(ctx, c, q.end, left)", "w.s.lock(ctx, c, time.Time{}, left)", 300, "asked for a record"},
 	{"nothing needs the secondary", simulation.Sync, "sync.go",
 		"\tcase b.err == nil && b.Held:\n", "\tcase b.err != nil:\n\t\treturn m.startBy(ls, Primary, a)\n\tcase b.Held:\n", 1000, "ran on until"},
 	{"the secondary's record is not renewed", simulation.Sync, "sync.go",

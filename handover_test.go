@@ -250,3 +250,25 @@ func TestHandOver_CloseEndsTheLease(t *testing.T) {
 		r.requireEmpty()
 	})
 }
+
+// After a hand-over this process leaves the free lock to others for a moment. A caller whose wait ends in it is not busy.
+func TestHandOver_AWaitThatEndsInThePauseAsks(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 120 * time.Millisecond}})
+		work := func(opts ...loki.Option) error {
+			return l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				time.Sleep(70 * time.Millisecond)
+				return nil
+			}, opts...)
+		}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { require.NoError(t, work(loki.WithWait(time.Second))) })
+		}
+		time.Sleep(time.Millisecond)
+		require.NoError(t, work(loki.WithWait(300*time.Millisecond))) // the lock is free from 260 ms on, and the pause ends at 510 ms
+		wg.Wait()
+		require.Len(t, r.primary.Calls(lokitest.OpLock), 2)
+	})
+}

@@ -234,7 +234,15 @@ func (ls *Lease) outlastsGrace(by Holder, now time.Time) bool {
 	return now.Sub(ls.refusal.since) >= ls.refusal.grace
 }
 
-// refusals returns how often the secondary has named another holder in answer to a mirror write.
+// noteRefusal counts a refusal, also one that is followed by a grant of the same mirror write: what was read before may be out
+// of date, see lookUp.
+func (ls *Lease) noteRefusal() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.refused++
+}
+
+// refusals returns how often the secondary has named another holder in answer to a mirror write, at least.
 func (ls *Lease) refusals() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

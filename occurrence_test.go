@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokilock/loki"
 	"github.com/lokilock/loki/lokitest"
+	"github.com/lokilock/loki/memhandler"
 	"github.com/stretchr/testify/require"
 )
 
@@ -446,4 +447,67 @@ func TestOccurrence_CallerThatCancelsDoesNotWaitForTheRelease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowReader is a store of two methods that can be read, slowly, and whose releases are never confirmed.
+type slowReader struct {
+	mem  *memhandler.Handler
+	lock func(loki.Claim) (bool, error) // nil: mem's
+}
+
+func (s *slowReader) Lock(ctx context.Context, c loki.Claim) (bool, error) {
+	if s.lock != nil {
+		return s.lock(c)
+	}
+	return s.mem.Lock(ctx, c)
+}
+
+func (s *slowReader) Release(ctx context.Context, c loki.Claim) error {
+	return errors.Join(s.mem.Release(ctx, c), errFn)
+}
+
+func (s *slowReader) Inspect(ctx context.Context, key string) (loki.Holder, bool, error) {
+	h, held, err := s.mem.Inspect(ctx, key)
+	if s.lock != nil {
+		time.Sleep(200 * time.Millisecond)
+	}
+	return h, held, err
+}
+
+// The secondary holds the key for an instance that runs the occurrence. While its record is read, a mirror write is refused, the
+// other instance completes the occurrence and releases, and the same mirror write is granted with its next request.
+func TestOccurrence_ReadBesideARefusalIsReadAgain(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		s := &slowReader{mem: memhandler.New()}
+		l := r.locker(func(c *loki.Config) { c.Secondary = s })
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+			time.Sleep(50 * time.Millisecond) // its release is not confirmed: a refusal may be its record
+			return nil
+		}))
+		time.Sleep(20 * time.Millisecond)
+		other := loki.Claim{Key: "job", Token: "other", Expiry: 30 * time.Second, Holder: "other"}
+		held, err := s.mem.Lock(t.Context(), other)
+		require.NoError(t, err)
+		require.True(t, held)
+		requests := 0
+		s.lock = func(c loki.Claim) (bool, error) {
+			if c.Key != "job" {
+				return s.mem.Lock(t.Context(), c)
+			}
+			requests++
+			if requests == 1 { // before the start
+				return false, errors.New("permission denied")
+			}
+			held, err := s.mem.Lock(t.Context(), c)
+			if requests == 2 {
+				require.False(t, held)
+				_, done := s.mem.Lock(t.Context(), loki.Claim{Key: "job@monday", Token: "other", Expiry: time.Hour, Holder: "other"})
+				require.NoError(t, errors.Join(done, s.mem.Release(t.Context(), other)))
+			}
+			return held, err
+		}
+		err = l.ExecuteWithinLock(t.Context(), 30*time.Second, mustNotRun(t), loki.WithOccurrence("monday", time.Hour))
+		require.ErrorIs(t, err, loki.ErrDone)
+		require.GreaterOrEqual(t, requests, 3)
+	})
 }

@@ -272,6 +272,9 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 			a := w.s.lock(ctx, c, q.end, left)
 			left = q.limit - time.Since(sent)
 			w.l.noteHolder(w.s, ls.claim.Key, a) // before it is asked again: a call of the key may begin now
+			if a.err == nil && !a.Held {
+				ls.noteRefusal()
+			}
 			return a
 		})
 	}

@@ -243,6 +243,7 @@ func (g *keyTable) free(ls *Lease, keep time.Time) {
 	k.holder = nil
 	if pause := ls.handedOver(); pause > 0 && len(k.waiters) > 0 {
 		time.AfterFunc(pause, func() { g.wake(ls.claim.Key) })
+		k.since = time.Time{} // a caller whose wait ends in the pause asks
 	} else {
 		k.wake()
 	}

@@ -664,3 +664,37 @@ func TestMirror_AWriteUnderWayAtTheReleaseIsRemembered(t *testing.T) {
 		require.Empty(t, r.events(loki.KindConflict))
 	})
 }
+
+// A's release in the secondary fails, and B's record takes the place of A's, but the reply is lost. C's mirror write names A first, is
+// refused by B's record, which is of this process, and meets an outage when it names B. The primary is well all the time.
+func TestMirror_RefusedByARecordOfItsOwnProcessEndsNoJob(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		run := func(d time.Duration) {
+			t.Helper()
+			require.NoError(t, l.ExecuteWithinLock(t.Context(), 30*time.Second, func(context.Context) error {
+				time.Sleep(d)
+				return nil
+			}))
+		}
+		r.secondary.faults.Set(lokitest.OpRelease, lokitest.Fault{Err: errFn})
+		run(50 * time.Millisecond)
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Err: errFn, LostReply: true})
+		run(50 * time.Millisecond)
+		r.secondary.heal()
+		locks := 0
+		r.secondary.faults.Decide(func(op lokitest.Op, _ loki.Claim) lokitest.Fault {
+			if op == lokitest.OpLock {
+				if locks++; locks == 1 {
+					return lokitest.Fault{}
+				}
+			}
+			return lokitest.Fault{Err: errDown}
+		})
+		run(50 * time.Millisecond)
+		for range 14 {
+			run(time.Millisecond)
+			time.Sleep(3 * time.Second)
+		}
+	})
+}

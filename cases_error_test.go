@@ -92,7 +92,7 @@ func TestCase102_WaitThatWasCutShortSaysBothThings(t *testing.T) {
 func TestCase104_BothCausesAreThere(t *testing.T) {
 	t.Parallel()
 	stub := newStubSQL()
-	l := instance(t, refused(t), mssqlhandler.New(stub.open(t)), handlerTimeout(0, 100*time.Millisecond))
+	l := instance(t, refused(t), mssqlhandler.New(stub.open(t)), handlerTimeout(0, time.Second))
 	call := func() error {
 		err := l.ExecuteWithinLock(t.Context(), 2*time.Second, mustNotRun(t))
 		require.NotErrorIs(t, err, loki.ErrBusy)

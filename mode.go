@@ -238,7 +238,7 @@ const maxTokens = 32
 // lock requests ls of a store, until ends or for the whole expiry, and notes the answer.
 func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, limit time.Duration) answer {
 	sent := time.Now()
-	return l.lockReplacing(ls, s, func(n int) (Claim, bool) { return ls.sending(s, true, n) }, func(c Claim) answer {
+	return l.lockReplacing(ls, s, true, func(n int) (Claim, bool) { return ls.sending(s, true, n) }, func(c Claim) answer {
 		a := s.lock(ctx, c, ends, limit-time.Since(sent))
 		if a.cutShort && a.err != nil {
 			a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
@@ -250,8 +250,11 @@ func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, 
 // lockReplacing requests ls of a store, and notes the answer. Where the store names this process as the holder, or nobody, it may
 // be an earlier record of our own whose release is not confirmed: then it is asked again at once, to replace that one. claim
 // returns the nth claim, and whether there is another one.
-func (l *Locker) lockReplacing(ls *Lease, s *store, claim func(n int) (Claim, bool), ask func(Claim) answer) answer {
-	var refusal *answer // nothing that comes after it can undo it but a grant
+//
+// If a later request has no answer, an acquisition stays refused: another process may have this one's name. A mirror write
+// (of a lease that has started) is refused only where the store named nobody: our own record ends no job.
+func (l *Locker) lockReplacing(ls *Lease, s *store, starts bool, claim func(n int) (Claim, bool), ask func(Claim) answer) answer {
+	var refusal *answer
 	for n := 0; ; n++ {
 		c, more := claim(n)
 		s.background.replaces(c)
@@ -259,7 +262,9 @@ func (l *Locker) lockReplacing(ls *Lease, s *store, claim func(n int) (Claim, bo
 		ls.answered(s, a)
 		switch {
 		case a.err == nil && !a.Held && !a.Contended && (a.HeldBy.ID == l.holder || a.HeldBy.ID == "") && more && n < maxTokens:
-			refusal = &a
+			if starts || a.HeldBy.ID == "" {
+				refusal = &a
+			}
 			continue
 		case a.err != nil && refusal != nil:
 			return *refusal

@@ -264,14 +264,16 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 		a = w.s.extend(ctx, q.claim, q.end, q.limit, nil)
 		a.reports = w.s.extends()
 	default:
-		a = w.l.lockReplacing(ls, w.s, func(n int) (c Claim, more bool) {
+		a = w.l.lockReplacing(ls, w.s, false, func(n int) (c Claim, more bool) {
 			c = q.claim
 			c.Supersedes, more = ls.supersedes(w.s, n)
 			return c, more
 		}, func(c Claim) answer {
 			a := w.s.lock(ctx, c, q.end, left)
 			left = q.limit - time.Since(sent)
-			w.l.noteHolder(w.s, ls.claim.Key, a) // before it is asked again: a call of the key may begin now
+			if a.HeldBy.ID != w.l.holder {
+				w.l.noteHolder(w.s, ls.claim.Key, a) // before it is asked again: a call of the key may begin now
+			}
 			if a.err == nil && !a.Held {
 				ls.noteRefusal()
 			}
@@ -281,6 +283,8 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 	event, owed, tooMany := ls.tookAnswer(w, q, a)
 	if q.extend {
 		w.follow(ls, a)
+	}
+	if q.step == stepKeep {
 		w.l.noteHolder(w.s, ls.claim.Key, a)
 	}
 	if q.over && event == KindRefused {

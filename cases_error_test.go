@@ -4,6 +4,7 @@ package loki_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -92,7 +93,7 @@ func TestCase102_WaitThatWasCutShortSaysBothThings(t *testing.T) {
 func TestCase104_BothCausesAreThere(t *testing.T) {
 	t.Parallel()
 	stub := newStubSQL()
-	l := instance(t, refused(t), mssqlhandler.New(stub.open(t)), handlerTimeout(0, time.Second))
+	l := instance(t, refused(t), mssqlhandler.New(stub.open(t)), handlerTimeout(0, 100*time.Millisecond))
 	call := func() error {
 		err := l.ExecuteWithinLock(t.Context(), 2*time.Second, mustNotRun(t))
 		require.NotErrorIs(t, err, loki.ErrBusy)
@@ -115,7 +116,9 @@ func TestCase104_BothCausesAreThere(t *testing.T) {
 	defer close(until)
 	stub.set(stub.hangs(until))
 	err = call()
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	if !errors.Is(err, context.DeadlineExceeded) { // of the first attempt; the second one may say that its new connection hangs
+		require.ErrorContains(t, err, "no connection to the server was ready")
+	}
 	require.ErrorIs(t, err, loki.ErrUnavailable)
 }
 

@@ -60,7 +60,7 @@ func TestDocumentedPermissionsAreEnough(t *testing.T) {
 	f.handler = redishandler.New(client)
 	f.goThrough()
 
-	ack := redishandler.WithReplicaAck(1, 10*time.Second)
+	ack := redishandler.WithReplicaAck(1, 4*time.Second)
 	f.handler = redishandler.New(client, ack)
 	unconfirmed := claim("k", time.Minute)
 	_, err := f.handler.Lock(t.Context(), unconfirmed)

@@ -34,6 +34,12 @@ func Copy(l *Locker) *Locker {
 	return &Locker{self: l.self, serviceKey: l.serviceKey, holder: l.holder, mode: l.mode, primary: l.primary, secondary: l.secondary, events: l.events, agenda: l.agenda, keys: l.keys, closing: l.closing, leases: l.leases}
 }
 
+// Shortened has a store confirm a lease for less than before, as a mirror write does that left before the store became
+// authoritative.
+func Shortened(ls *Lease, s Store, expiry time.Duration) {
+	ls.answered(ls.locker.store(s), answer{Grant: Grant{Held: true}, sent: time.Now(), expiry: expiry, couldRecord: true})
+}
+
 // ToClose returns how many leases Close would end.
 func ToClose(l *Locker) int {
 	l.mu.Lock()

@@ -62,9 +62,20 @@ func (ls *Lease) isRemembered() bool {
 }
 
 // answered notes the answer to a request that could record the claim or move its end.
+//
+// It may shorten what the lease relies on: a mirror write that left just before the secondary became authoritative asks for no more
+// than the rest of the primary's record. Then the next renewal comes earlier.
 func (ls *Lease) answered(s *store, a answer) {
 	ls.mu.Lock()
-	ls.record(s.name).answered(a, time.Now())
+	now := time.Now()
+	before := ls.valid()
+	ls.record(s.name).answered(a, now)
+	if valid := ls.valid(); ls.started && !ls.over && valid.Before(before) {
+		if half := now.Add(valid.Sub(now) / 2); half.Before(ls.renewAt) {
+			ls.renewAt = half
+		}
+		ls.plan()
+	}
 	ls.mu.Unlock()
 	s.background.follow(ls, a)
 }

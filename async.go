@@ -95,9 +95,9 @@ func (l *Locker) askWhileRefused(ctx context.Context, ls *Lease, ends time.Time,
 	var by *Holder
 	for {
 		b := l.lockInTurn(ctx, ls, ends, min(patience, time.Until(ls.validity(Primary))))
-		contended := by != nil && errors.Is(b.err, errContended) // nobody holds the key any more: the holder has released
 		switch {
-		case contended:
+		case !refusedUntil.IsZero() && errors.Is(b.err, errContended): // the holder that was named has released
+			by = nil
 		case b.err != nil || b.Held:
 			if b.err == nil {
 				l.suspects.hasAgreed(ls.claim.Key)
@@ -105,9 +105,9 @@ func (l *Locker) askWhileRefused(ctx context.Context, ls *Lease, ends time.Time,
 			return b, by
 		case refusedUntil.IsZero():
 			refusedUntil = b.sent.Add(graceFor(b.HeldBy))
-		}
-		if by = &b.HeldBy; contended {
-			by = nil
+			fallthrough
+		default:
+			by = &b.HeldBy
 		}
 		if left := min(time.Until(refusedUntil), time.Until(ls.validity(Primary))); left <= refusedPause*5/4 {
 			return b, by
@@ -124,9 +124,11 @@ func (m async) renew(ctx context.Context, ls *Lease) renewal {
 		return m.renewBySecondary(ctx, ls)
 	}
 	a := m.renewInPrimary(ctx, ls, true)
-	switch {
-	case a.err == nil && a.Held:
+	if a.err == nil && a.Held {
 		return renewedBy(Primary) // the mirror write is due with that
+	}
+	ls.fallsBack()
+	switch {
 	case a.err == nil:
 		return m.forgotten(ctx, ls)
 	case ctx.Err() != nil || ls.ended(): // the release follows at once

@@ -698,3 +698,37 @@ func TestMirror_RefusedByARecordOfItsOwnProcessEndsNoJob(t *testing.T) {
 		}
 	})
 }
+
+// The secondary is slower than these calls can wait. It names another holder when the first one has started without its answer, and
+// while the second one waits for the key's turn.
+func TestSuspect_RefusalThatComesWhileACallWaitsForItsTurn(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker()
+		r.primary.fail(errDown)
+		r.requireRan(l)
+		r.primaryIsBack() // the key is suspect
+		r.secondary.plant(t, foreign(time.Minute))
+		r.secondary.faults.Set(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 100 * time.Millisecond}})
+		r.secondary.faults.Set(lokitest.OpRelease, lokitest.Fault{Before: lokitest.Pause{For: time.Second}})
+		const expiry = 240 * time.Millisecond // a third of it is for the secondary
+		require.NoError(t, l.ExecuteWithinLock(t.Context(), expiry, func(context.Context) error { return nil }))
+		require.ErrorIs(t, l.ExecuteWithinLock(t.Context(), expiry, mustNotRun(t)), loki.ErrBusy)
+		r.secondary.heal()
+		require.NoError(t, r.secondary.mem.Release(t.Context(), foreign(0)))
+	})
+}
+
+// A mirror write that left between the secondary's answer to a renewal and the change of authority would end the record with the
+// primary's, and the lease with it.
+func TestRenewal_NoMirrorWriteOvertakesFallingBack(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		ls, err := r.locker().Acquire(t.Context(), 30*time.Second)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.True(t, loki.MirrorDueAfterRenewal(ls), "with the primary's new end")
+		r.primary.fail(errDown)
+		require.False(t, loki.MirrorDueAfterRenewal(ls))
+		r.primary.heal()
+		require.NoError(t, ls.Release(t.Context()))
+	})
+}

@@ -192,7 +192,7 @@ func (s *store) call(ctx context.Context, op Op, c Claim, ends time.Time, limit 
 	}
 	if slack := deadlineSlack(deadline.Sub(a.sent)); isCallers && answered == nil && time.Until(deadline) <= slack {
 		// And not until ctx is done: one may have a deadline and not end with it. But a busy machine ends it late.
-		retry.Sleep(ctx, time.Until(deadline)+max(slack, lateEnd))
+		retry.Sleep(ctx, time.Until(deadline)+lateEnd)
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // the caller does not want the answer any more
 		x.cancel()

@@ -158,7 +158,7 @@ func TestDocs_IndexHasEveryPage(t *testing.T) {
 	}
 }
 
-// A front page that grows is read by nobody: what does not fit is in docs/.
+// Strangers read a short front page: what does not fit is in docs/.
 func TestDocs_ReadmeIsShort(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(files(t, ".md")["README.md"], "\n"), 150)
 }

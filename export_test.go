@@ -1,6 +1,9 @@
 package loki
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // What the tests of this package know of its insides: the numbers that make up documented bounds.
 const (
@@ -34,10 +37,11 @@ func Copy(l *Locker) *Locker {
 	return &Locker{self: l.self, serviceKey: l.serviceKey, holder: l.holder, mode: l.mode, primary: l.primary, secondary: l.secondary, events: l.events, agenda: l.agenda, keys: l.keys, closing: l.closing, leases: l.leases}
 }
 
-// Shortened has a store confirm a lease for less than before, as a mirror write does that left before the store became
-// authoritative.
-func Shortened(ls *Lease, s Store, expiry time.Duration) {
-	ls.answered(ls.locker.store(s), answer{Grant: Grant{Held: true}, sent: time.Now(), expiry: expiry, couldRecord: true})
+// MirrorDueAfterRenewal asks the stores to renew a lease, and returns whether a mirror write may leave before that is noted.
+func MirrorDueAfterRenewal(ls *Lease) bool {
+	_ = ls.locker.mode.renew(context.Background(), ls)
+	_, due := ls.nextRequest(ls.locker.secondary)
+	return due
 }
 
 // ToClose returns how many leases Close would end.

@@ -73,7 +73,7 @@ func (ls *Lease) handOver(ctx context.Context, r request) *Lease {
 	next.startedAt, next.took, next.renewAt, next.handed = ls.startedAt, ls.took, ls.renewAt, true
 	next.used.Store(true) // code has run under the claim
 	ls.primary, ls.secondary = record{}, record{}
-	ls.over, ls.validAtEnd = true, ls.renewAt
+	ls.over = true
 	ls.locker.agenda.Stop(&ls.due)
 	close(ls.released)
 	next.mu.Lock() // its timer may be due

@@ -272,3 +272,55 @@ func TestHandOver_AWaitThatEndsInThePauseAsks(t *testing.T) {
 		require.Len(t, r.primary.Calls(lokitest.OpLock), 2)
 	})
 }
+
+// A waiter that asks the store is in the middle of an acquisition of its own.
+func TestHandOver_NotToAWaiterThatAsks(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone)
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{Before: lokitest.Pause{For: 50 * time.Millisecond}})
+		var waited loki.Outcome
+		var wg sync.WaitGroup
+		wg.Go(func() { waited = r.requireRan(l, loki.WithWait(time.Second)) })
+		synctest.Wait()
+		skipped := r.requireRan(l)
+		wg.Wait()
+		require.Greater(t, waited.Fence, skipped.Fence)
+	})
+}
+
+// The first lease's context has ended, so it was renewed no longer: little of the claim is left.
+func TestHandOver_NotOfAClaimWhoseRenewalIsOverdue(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l, fences := r.locker(alone), make(chan int64, 2)
+		run := func(ctx context.Context, opts ...loki.Option) error {
+			return l.ExecuteWithinLock(ctx, 150*time.Millisecond, func(ctx context.Context) error {
+				ls, _ := loki.LeaseFromContext(ctx)
+				fences <- ls.Fence()
+				time.Sleep(90 * time.Millisecond)
+				return nil
+			}, opts...)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() { require.NoError(t, run(ctx)) })
+		synctest.Wait()
+		require.NoError(t, run(t.Context(), loki.WithWait(time.Second)))
+		wg.Wait()
+		first, second := <-fences, <-fences
+		require.Less(t, first, second)
+	})
+}
+
+func TestHandOver_ThePauseHasABound(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		l := r.locker(alone, func(c *loki.Config) { c.PrimaryTimeout = 3 * time.Second })
+		r.primary.faults.Next(lokitest.OpLock, lokitest.Fault{After: lokitest.Pause{For: 700 * time.Millisecond}})
+		turns := r.turnsOf(l, 3, 60*time.Millisecond, noOptions, succeeds)
+		for _, turn := range turns {
+			require.NoError(t, turn.err)
+		}
+		require.Equal(t, turns[0].out.Fence, turns[1].out.Fence)
+		require.LessOrEqual(t, turns[2].at-turns[1].at, 60*time.Millisecond+lateByPoll)
+	})
+}

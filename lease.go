@@ -41,6 +41,7 @@ type Lease struct {
 	primary, secondary record
 	authority          Store         // the store whose last confirmation the lease relies on; set by start and renewal alone
 	started, over      bool          // over: released, lost, or discarded before its start
+	fallingBack        bool          // a renewal under way asks the secondary, which may become authoritative
 	queued             bool          // its renewal waits for others, to be sent in a batch
 	handed             bool          // the claim comes from another lease
 	startedAt          time.Time     // when the first lease with this claim was
@@ -196,7 +197,7 @@ func (ls *Lease) wants(s Store) (end time.Time, over bool) {
 		return time.Time{}, true
 	case ls.over:
 		return ls.hold, true
-	case s == Secondary && ls.started && ls.authority == Primary:
+	case s == Secondary && ls.started && ls.authority == Primary && !ls.fallingBack:
 		return ls.primary.ends, false
 	}
 	return time.Time{}, false
@@ -309,7 +310,8 @@ func (ls *Lease) renew(ctx context.Context) {
 	}
 	lostAtEnd := r.lost != nil && ls.over && ls.noteLost(r.lost, r.err) // before the release goes on, which waits for renewing
 	close(ls.renewing)
-	ls.renewing = nil
+	fellBack := ls.fallingBack
+	ls.renewing, ls.fallingBack = nil, false
 	switch {
 	case lostAtEnd:
 		ls.mu.Unlock()
@@ -325,6 +327,9 @@ func (ls *Lease) renew(ctx context.Context) {
 	case ls.ctx.Err() != nil: // its owner cancelled the context: the lease is renewed no longer
 		ls.plan()
 		ls.mu.Unlock()
+		if fellBack {
+			ls.locker.secondary.background.changed(ls)
+		}
 		return
 	}
 	now := time.Now()
@@ -343,7 +348,7 @@ func (ls *Lease) renew(ctx context.Context) {
 	if firstFailure {
 		ls.locker.events.emit(ls.base, Event{Kind: KindRenewFailed, Op: OpExtend, Key: ls.claim.Key, Err: r.err})
 	}
-	if r.by == Primary && ls.locker.secondary != nil {
+	if ls.locker.secondary != nil && (r.by == Primary || fellBack) { // the mirror write may be due
 		ls.locker.secondary.background.changed(ls)
 	}
 }
@@ -519,7 +524,7 @@ func (ls *Lease) end(lost *lostError, cause error) bool {
 	hold, _ := ls.wants(Primary)
 	inUse := ls.inUse()
 	ls.mu.Unlock()
-	if !ls.background || lost != nil { // else when the release has returned
+	if !ls.background { // else when the release has returned
 		ls.locker.keys.free(ls, hold) // first: fn may try again as soon as its context ends
 	}
 	ls.locker.forget(ls)

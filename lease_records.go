@@ -62,22 +62,22 @@ func (ls *Lease) isRemembered() bool {
 }
 
 // answered notes the answer to a request that could record the claim or move its end.
-//
-// It may shorten what the lease relies on: a mirror write that left just before the secondary became authoritative asks for no more
-// than the rest of the primary's record. Then the next renewal comes earlier.
 func (ls *Lease) answered(s *store, a answer) {
 	ls.mu.Lock()
-	now := time.Now()
-	before := ls.valid()
-	ls.record(s.name).answered(a, now)
-	if valid := ls.valid(); ls.started && !ls.over && valid.Before(before) {
-		if half := now.Add(valid.Sub(now) / 2); half.Before(ls.renewAt) {
-			ls.renewAt = half
-		}
-		ls.plan()
+	ls.record(s.name).answered(a, time.Now())
+	if a.err == nil && !a.Held {
+		ls.refused++
 	}
 	ls.mu.Unlock()
 	s.background.follow(ls, a)
+}
+
+// fallsBack notes that the renewal under way goes to the secondary. A mirror write that came between the secondary's answer and the
+// change of authority would end the record with the primary's.
+func (ls *Lease) fallsBack() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.fallingBack = true
 }
 
 // returned notes that abandoned calls have returned.
@@ -227,6 +227,7 @@ func (ls *Lease) refusedBy(b answer) (first, conflict bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	now := time.Now()
+	ls.refused++ // a late answer is counted nowhere else
 	first = ls.refusal == nil
 	conflict = ls.outlastsGrace(b.HeldBy, now)
 	if !ls.over { // else its release is due
@@ -238,22 +239,14 @@ func (ls *Lease) refusedBy(b answer) (first, conflict bool) {
 // outlastsGrace reports whether the secondary has been refusing the claim for longer than the grace. It is called with mu
 // held, for each refusal.
 func (ls *Lease) outlastsGrace(by Holder, now time.Time) bool {
-	ls.refused++
 	if ls.refusal == nil {
 		ls.refusal = &refusal{since: now, grace: graceFor(by), by: by, over: make(chan struct{})}
 	}
 	return now.Sub(ls.refusal.since) >= ls.refusal.grace
 }
 
-// noteRefusal counts a refusal, also one that is followed by a grant of the same mirror write: what was read before may be out
-// of date, see lookUp.
-func (ls *Lease) noteRefusal() {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	ls.refused++
-}
-
-// refusals returns how often the secondary has named another holder in answer to a mirror write, at least.
+// refusals returns how often a store has refused the claim, also where the same mirror write was granted with its next request:
+// what was read before may be out of date, see lookUp.
 func (ls *Lease) refusals() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -363,15 +363,3 @@ func TestLease_FenceIsTheAuthoritativeStores(t *testing.T) {
 		require.Zero(t, later, "the primary's is no fencing token of a lease that relies on the secondary")
 	})
 }
-
-func TestLease_AnAnswerThatShortensItBringsTheRenewalForward(t *testing.T) {
-	inRig(t, func(t *testing.T, r *rig) {
-		r.primary.fail(errDown)
-		ls, err := r.locker().Acquire(t.Context(), 30*time.Second)
-		require.NoError(t, err)
-		loki.Shortened(ls, loki.Secondary, 8*time.Second) // the next renewal is due after ten
-		time.Sleep(time.Minute)
-		require.NoError(t, ls.Context().Err())
-		require.NoError(t, ls.Release(t.Context()))
-	})
-}

@@ -240,19 +240,19 @@ func (l *Locker) lock(ctx context.Context, ls *Lease, s *store, ends time.Time, 
 	sent := time.Now()
 	return l.lockReplacing(ls, s, true, func(n int) (Claim, bool) { return ls.sending(s, true, n) }, func(c Claim) answer {
 		a := s.lock(ctx, c, ends, limit-time.Since(sent))
-		if a.cutShort && a.err != nil {
+		if a.cutShort {
 			a.err = s.wrap(OpLock, ls.claim, &cutShortError{handlersOwn(a.err)})
 		}
 		return a
 	})
 }
 
-// lockReplacing requests ls of a store, and notes the answer. Where the store names this process as the holder, or nobody, it may
+// lockReplacing requests ls of a store, and notes the answer. Where the store names this process as the holder, or no holder, it may
 // be an earlier record of our own whose release is not confirmed: then it is asked again at once, to replace that one. claim
 // returns the nth claim, and whether there is another one.
 //
 // If a later request has no answer, an acquisition stays refused: another process may have this one's name. A mirror write
-// (of a lease that has started) is refused only where the store named nobody: our own record ends no job.
+// (of a lease that has started) is refused only where the store named no holder: our own record ends no job.
 func (l *Locker) lockReplacing(ls *Lease, s *store, starts bool, claim func(n int) (Claim, bool), ask func(Claim) answer) answer {
 	var refusal *answer
 	for n := 0; ; n++ {

@@ -274,9 +274,6 @@ func (w *reconciler) perform(ctx context.Context, ls *Lease) {
 			if a.HeldBy.ID != w.l.holder {
 				w.l.noteHolder(w.s, ls.claim.Key, a) // before it is asked again: a call of the key may begin now
 			}
-			if a.err == nil && !a.Held {
-				ls.noteRefusal()
-			}
 			return a
 		})
 	}

@@ -565,3 +565,31 @@ func TestWait_ForAHolderInTheSecondaryPolls(t *testing.T) {
 		})
 	}
 }
+
+// The primary is free, and the secondary names a holder that only that knows.
+func TestWait_ForAHolderThatThePrimaryDoesNotKnowPolls(t *testing.T) {
+	tests := map[string]func(r *rig) *loki.Locker{
+		"sync": func(r *rig) *loki.Locker { return r.locker(inSync) },
+		"async, and the secondary is silent": func(r *rig) *loki.Locker {
+			l := r.locker()
+			require.ErrorIs(r.t, l.ExecuteWithinLock(r.t.Context(), 30*time.Second, func(context.Context) error {
+				time.Sleep(time.Second)
+				return nil
+			}), loki.ErrConflict)
+			r.secondary.fail(errDown, lokitest.OpLock)
+			return l
+		},
+	}
+	for name, locker := range tests {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(t *testing.T, r *rig) {
+				r.secondary.plant(t, foreign(time.Minute))
+				late := r.grantedAfter(locker(r), 5*time.Second, func() {
+					require.NoError(t, r.secondary.mem.Release(t.Context(), foreign(0)))
+					r.secondary.heal()
+				})
+				require.LessOrEqual(t, late, lateByPoll+250*time.Millisecond) // an attempt that began before has its grace
+			})
+		})
+	}
+}

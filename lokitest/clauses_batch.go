@@ -53,8 +53,8 @@ var batchClauses = []clause{
 			never := p.claim(p.key("never"), lasting)
 			p.mustExtend([]loki.Claim{first, other, released, never, last}, true, false, false, false, true)
 			p.mustExtend([]loki.Claim{never, last, taken}, false, true, true)
-			p.mustBeFree(released.Key, "after somebody who had released it had asked to extend it, with others")
-			p.mustBeFree(never.Key, "after somebody who never held it had asked to extend it, with others")
+			p.mustBeFree(released.Key, "after a claim that had been released was to be extended, with others")
+			p.mustBeFree(never.Key, "after a claim that never held was to be extended, with others")
 			p.mustLock(taken, "to its holder, after another one had asked to extend it, with others")
 		},
 	},
@@ -87,7 +87,7 @@ var batchClauses = []clause{
 			for i := range claims {
 				claims[i] = p.claim(p.key(randomHex(4)), lasting)
 				if want[i] = i%3 != 1; want[i] {
-					p.mustLock(claims[i], "although nobody held it")
+					p.mustLock(claims[i], "although no claim held it")
 				}
 			}
 			p.mustExtend(claims, want...)
@@ -120,7 +120,7 @@ var batchClauses = []clause{
 
 // byExtendAll asks for a renewal beside others, one of which does not hold.
 func (p *probe) byExtendAll(c loki.Claim) func(context.Context, *answer) {
-	claims := []loki.Claim{p.claim(p.key("nobody's"), lasting), c, p.claim(p.key("nobody's either"), lasting)}
+	claims := []loki.Claim{p.claim(p.key("free"), lasting), c, p.claim(p.key("free too"), lasting)}
 	return func(ctx context.Context, a *answer) {
 		answers, err := p.handler.(loki.BatchExtender).ExtendAll(ctx, claims)
 		switch {

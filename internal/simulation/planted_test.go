@@ -74,7 +74,7 @@ var planted = []struct {
 	{"first mirror writes wait behind renewals", simulation.Async, "lease_records.go",
 		"\tcase do != stepNone && !over && !r.stands:\n\t\treturn classFirst, at, false\n", "", 1000, "had no record of it until"},
 	{"a renewal is not mirrored", simulation.Async, "lease.go",
-		"if r.by == Primary && ls.locker.secondary != nil {", "if false {", 300, "had no record of it from"},
+		"if ls.locker.secondary != nil && (r.by == Primary || fellBack) {", "if false {", 300, "had no record of it from"},
 	{"silence after a refusal is agreement", simulation.Async, "async.go",
 		"case suspicion.degree == refusedKey:", "case false:", 1000, "has named another holder"},
 	{"a refusal marks no key", simulation.Async, "mode.go",

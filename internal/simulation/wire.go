@@ -172,17 +172,17 @@ func (w *wire) Extend(ctx context.Context, c loki.Claim) (bool, error) {
 	return a.held, err
 }
 
-// ExtendAll is the store's for each claim, whatever becomes of the others. The process is told when the last of them is answered.
+// ExtendAll is the store's for each claim, whatever becomes of the others. The process learns it when the last of them is answered.
 func (w *wire) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Extended, error) {
 	if !w.traits().Batches {
 		return nil, errors.ErrUnsupported
 	}
 	answers := make([]loki.Extended, len(claims))
-	var answered, told sync.WaitGroup
+	var answered, learnt sync.WaitGroup
 	for i, c := range claims {
 		answered.Add(1)
 		done := sync.OnceFunc(answered.Done)
-		told.Go(func() {
+		learnt.Go(func() {
 			defer done()                           // also if the request comes to nothing
 			ctx, cancel := context.WithCancel(ctx) // of its own: the others are other calls
 			defer cancel()
@@ -202,7 +202,7 @@ func (w *wire) ExtendAll(ctx context.Context, claims []loki.Claim) ([]loki.Exten
 			answers[i] = loki.Extended{Held: a.held, Err: err}
 		})
 	}
-	told.Wait()
+	learnt.Wait()
 	return answers, nil
 }
 
